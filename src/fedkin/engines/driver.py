@@ -1,0 +1,289 @@
+"""The loop every engine shares: run the server program, carry its Asks, keep the books.
+
+An engine supplies a `Link` that reaches the clients. Everything that must be the same on all
+engines happens here: who is drawn, what is refused, the quorum, who counts as silent, the
+journal and its replay, and the account of what travelled.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NoReturn, Protocol
+
+import numpy as np
+
+from fedkin.engines.journal import Journal, Record, digest
+from fedkin.protocol import (
+    Algorithm,
+    Ask,
+    Block,
+    Fault,
+    Indices,
+    Memory,
+    Outcome,
+    ProtocolError,
+    QuorumLost,
+    Reason,
+    Refusal,
+    Replies,
+    Roster,
+    Settings,
+    Step,
+    Traffic,
+    bind,
+    inspect,
+)
+
+logger = logging.getLogger("fedkin")
+
+# Separates the server's draws of clients from every other use of the seed.
+_DRAW_STREAM = 0xD2A3
+
+
+@dataclass(frozen=True)
+class Rules:
+    """When a round counts and when a site is given up.
+
+    `quorum` is the share of asked sites that must answer acceptably. A site without an answer in
+    `max_misses` rounds running is not asked again. With `on_loss="wait"` a silent site stops the
+    run instead (an engine that can resubmit does so, and the result has the same bits as an
+    unbroken run); "continue" goes on with the quorum.
+    """
+
+    quorum: float = 0.5
+    max_misses: int = 3
+    on_loss: Literal["continue", "wait"] = "continue"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.quorum <= 1:
+            raise ValueError(f"quorum must be a share above 0 and up to 1, not {self.quorum}")
+        if self.max_misses < 1:
+            raise ValueError(f"max_misses must be at least 1, not {self.max_misses}")
+
+
+class SiteLost(RuntimeError):
+    """A site fell silent and the rules say to wait for it."""
+
+
+class Link(Protocol):
+    """How an engine reaches its clients."""
+
+    sizes: Indices | None
+    """Rows per client where the engine holds the data; None elsewhere."""
+    least_rows: int
+    last_error: Exception | None
+
+    def exchange(
+        self, number: int, ask: Ask, asked: Indices
+    ) -> tuple[Sequence[Block], dict[int, Fault]]:
+        """Put a question to the asked clients; what came back, and who failed and why."""
+
+    def settle(self, number: int, accepted: Indices) -> None:
+        """These clients' replies were used: their new memory counts."""
+
+    def replay(self, ask: Ask, record: Record) -> None:
+        """Bring the link to where it was after a round that the journal has."""
+
+    def memories(self) -> Memory:
+        """The clients' memories, where the engine may see them."""
+
+
+@dataclass
+class _Books:
+    """What changes from round to round."""
+
+    live: Indices
+    misses: dict[int, int] = field(default_factory=dict)
+    traffic: Traffic = field(default_factory=Traffic)
+    refusals: list[Refusal] = field(default_factory=list)
+    dropped: list[int] = field(default_factory=list)
+
+    def close(self, ask: Ask, record: Record) -> None:
+        n_refused = len(record.refusals)
+        if n_refused:
+            self.refusals.extend(record.refusals)
+        if record.dropped:
+            self.dropped.extend(record.dropped)
+            self.live = np.setdiff1d(self.live, record.dropped)
+        self.traffic.count(ask, len(record.asked), record.replies, n_refused)
+
+
+def drive(
+    algorithm: Algorithm,
+    settings: Settings,
+    roster: Roster,
+    link: Link,
+    rules: Rules | None = None,
+    journal: Journal | None = None,
+    progress: bool | None = None,
+) -> Outcome:
+    """Run the server program to its end."""
+    rules = rules or Rules()
+    books = _Books(np.arange(len(roster)))
+    program = algorithm.program(roster, settings)
+    bar = _progress_bar(progress, algorithm.name)
+    number = 0
+    try:
+        ask = next(program)
+        while True:
+            number += 1
+            record = _round(algorithm, number, ask, roster, link, rules, journal, books)
+            books.close(ask, record)
+            if bar is not None:
+                bar.update(bar.task_ids[0], advance=1, note=ask.note)
+            ask = program.send(record.replies)
+    except StopIteration as end:
+        result = end.value
+    finally:
+        program.close()
+        if bar is not None:
+            bar.stop()
+    if journal is not None:
+        journal.finish(result)
+    names = roster.names
+    return Outcome(
+        result,
+        roster,
+        books.traffic,
+        tuple(books.refusals),
+        tuple(names[k] for k in books.dropped),
+        link.memories(),
+    )
+
+
+def _round(
+    algorithm: Algorithm,
+    number: int,
+    ask: Ask,
+    roster: Roster,
+    link: Link,
+    rules: Rules,
+    journal: Journal | None,
+    books: _Books,
+) -> Record:
+    """One Ask, from the journal if it was closed there, else from the clients."""
+    step = algorithm.steps.get(ask.step)
+    if step is None:
+        raise ProtocolError(f"{algorithm.name} has no client step {ask.step!r}")
+    asked = _draw(ask, books.live, roster.seed, number)
+    fingerprint = digest(ask) if journal is not None else ""
+    past = journal.read(number) if journal is not None else None
+    if past is not None:
+        if past.digest != fingerprint or not np.array_equal(past.asked, asked):
+            raise ProtocolError(
+                f"round {number} of the journal was asked by another program; the code or the "
+                "data changed since: start a new run folder"
+            )
+        link.replay(ask, past)
+        return past
+    if journal is not None:
+        journal.discard_from(number)
+    record = _ask_clients(step, number, ask, asked, fingerprint, roster, link, rules, books)
+    if journal is not None:
+        journal.append(record)
+    link.settle(number, record.replies.clients)
+    return record
+
+
+def _ask_clients(
+    step: Step,
+    number: int,
+    ask: Ask,
+    asked: Indices,
+    fingerprint: str,
+    roster: Roster,
+    link: Link,
+    rules: Rules,
+    books: _Books,
+) -> Record:
+    dims = bind(step.personal, ask.personal, bind(step.common, ask.common, {}), lead=1)
+    blocks, failed = link.exchange(number, ask, asked)
+    replies, faults = inspect(step.reply, blocks, dims, link.sizes, link.least_rows)
+    if failed:
+        faults.update(failed)
+    refusals = _refusals(number, faults, roster)
+    n_answered = 0 if replies is None else len(replies.clients)
+    if replies is None or n_answered < rules.quorum * len(asked):
+        _no_quorum(number, n_answered, len(asked), rules, refusals, link.last_error)
+    dropped = _silent(faults, asked, rules, books, roster) if faults or books.misses else ()
+    return Record(number, fingerprint, asked, replies, refusals, dropped)
+
+
+def _draw(ask: Ask, live: Indices, seed: int, number: int) -> Indices:
+    """The clients to ask: those still in, narrowed by `who`, a random share of them."""
+    asked = live if ask.who is None else np.intersect1d(ask.who, live)
+    if ask.fraction >= 1.0:
+        return asked
+    n_drawn = max(1, round(ask.fraction * len(asked)))
+    rng = np.random.default_rng([seed, number, _DRAW_STREAM])
+    return np.sort(rng.choice(asked, size=n_drawn, replace=False))
+
+
+def _refusals(number: int, faults: dict[int, Fault], roster: Roster) -> tuple[Refusal, ...]:
+    if not faults:
+        return ()
+    return tuple(
+        Refusal(number, roster.names[k], reason, name)
+        for k, (reason, name) in sorted(faults.items())
+    )
+
+
+def _no_quorum(
+    number: int,
+    n_answered: int,
+    n_asked: int,
+    rules: Rules,
+    refusals: Sequence[Refusal],
+    error: Exception | None,
+) -> NoReturn:
+    missing = "; ".join(f"site {r.site!r}: {r.reason}" for r in refusals[:5])
+    raise QuorumLost(
+        f"round {number}: {n_answered} of {n_asked} asked sites gave a usable answer, the quorum "
+        f"is {rules.quorum:g}. {missing}. Mend these sites or lower the quorum."
+    ) from error
+
+
+def _silent(
+    faults: dict[int, Fault], asked: Indices, rules: Rules, books: _Books, roster: Roster
+) -> tuple[int, ...]:
+    """Sites to give up on after this round, by their misses running."""
+    silent = {k for k, (reason, _) in faults.items() if reason is Reason.LATE}
+    if silent and rules.on_loss == "wait":
+        names = ", ".join(repr(roster.names[k]) for k in sorted(silent))
+        raise SiteLost(f"no answer in time from {names}; the run waits for them")
+    for k in map(int, asked):
+        books.misses[k] = books.misses.get(k, 0) + 1 if k in silent else 0
+    given_up = tuple(sorted(k for k in silent if books.misses[k] >= rules.max_misses))
+    for k in given_up:
+        logger.warning(
+            "site %r gave no answer in %d rounds running and is not asked again",
+            roster.names[k],
+            rules.max_misses,
+        )
+    return given_up
+
+
+def _progress_bar(wanted: bool | None, name: str) -> Any:
+    """A bar on a terminal, nothing in a pipe; `wanted` overrides."""
+    if wanted is False or (wanted is None and not sys.stderr.isatty()):
+        return None
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    bar = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description} round {task.completed}"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    bar.add_task(name, total=None, note="")
+    bar.start()
+    return bar
+
+
+__all__ = ["Link", "Replies", "Rules", "SiteLost", "drive"]

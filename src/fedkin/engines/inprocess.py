@@ -1,0 +1,258 @@
+"""All sites in one process: one batched call serves everybody.
+
+`block_size` cuts the federation into fixed blocks (None: one block). Absent clients are computed
+with their block and then left out, so "lost reply" and "skipped the round" are the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedkin.engines.driver import Rules, drive
+from fedkin.engines.journal import Journal, Record, settings_of
+from fedkin.federation import Federation
+from fedkin.privacy.ledger import Ledger
+from fedkin.protocol import (
+    Algorithm,
+    Arrays,
+    Ask,
+    Block,
+    Fault,
+    Indices,
+    Memory,
+    Outcome,
+    ProtocolError,
+    Reason,
+    Roster,
+    Settings,
+    bind,
+    inspect,
+)
+from fedkin.randomness import KeyRing
+
+Absent = Callable[[int, Sequence[str]], Collection[str]]
+
+
+@dataclass(frozen=True)
+class InProcess:
+    """The default engine.
+
+    journal : folder to keep the run in, so that it can be resumed (off by default)
+    ledger : folder for the sites' common ledger (off by default)
+    absent : function (round, names asked) -> names that do not answer, to study drop-out
+    least_rows : replies with fewer rows behind an entry are withheld
+    """
+
+    block_size: int | None = None
+    journal: str | Path | None = None
+    ledger: str | Path | None = None
+    absent: Absent | None = None
+    rules: Rules = field(default_factory=Rules)
+    least_rows: int = 0
+    progress: bool | None = None
+
+    def run(
+        self,
+        algorithm: Algorithm,
+        settings: Settings,
+        federation: Federation | None,
+        seed: int = 0,
+    ) -> Outcome:
+        """Fit the federation; with a journal of the same run in the folder, go on from there."""
+        if federation is None:
+            raise ValueError("the in-process engine needs the data: fit(X, y, groups=...)")
+        roster = Roster(federation.names, seed)
+        link = _LocalLink(algorithm, settings, federation, self, KeyRing(roster.names, seed))
+        journal = None
+        if self.journal is not None:
+            journal = Journal(self.journal)
+            journal.open(
+                {
+                    "algorithm": algorithm.name,
+                    "settings": dict(settings),
+                    "seed": seed,
+                    "names": list(roster.names),
+                    "engine": "inprocess",
+                    "block_size": self.block_size,
+                }
+            )
+        return drive(algorithm, settings, roster, link, self.rules, journal, self.progress)
+
+
+def resume(
+    folder: str | Path,
+    algorithm: Algorithm,
+    federation: Federation,
+    engine: InProcess | None = None,
+) -> Outcome:
+    """Go on with the run kept in `folder`, from the first round that was not closed."""
+    configuration = Journal(folder).configuration()
+    if configuration["algorithm"] != algorithm.name:
+        raise ProtocolError(f"{folder} holds a run of {configuration['algorithm']}")
+    engine = replace(engine or InProcess(), journal=folder, block_size=configuration["block_size"])
+    return engine.run(algorithm, settings_of(configuration), federation, configuration["seed"])
+
+
+def take_clients(cache: Any, who: Indices) -> Any:
+    """The cache of some clients: rows of its arrays, or what its own `take` says."""
+    if cache is None:
+        return None
+    if isinstance(cache, Mapping):
+        return {name: array[who] for name, array in cache.items()}
+    return cache.take(who)
+
+
+class _LocalLink:
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        settings: Settings,
+        federation: Federation,
+        engine: InProcess,
+        ring: KeyRing,
+    ) -> None:
+        self.algorithm = algorithm
+        self.settings = algorithm.settings_for_clients(settings)
+        self.federation = federation
+        self.engine = engine
+        self.ring = ring
+        self.sizes: Indices | None = federation.sizes
+        self.least_rows = engine.least_rows
+        self.last_error: Exception | None = None
+        self.ledger = None if engine.ledger is None else Ledger(engine.ledger)
+        m = federation.n_clients
+        size = engine.block_size or max(m, 1)
+        self.blocks = [np.arange(begin, min(begin + size, m)) for begin in range(0, m, size)]
+        whole = len(self.blocks) == 1
+        self.data = [federation if whole else federation.take(block) for block in self.blocks]
+        self.caches = [algorithm.prepare(data, self.settings) for data in self.data]
+        self.memory: dict[str, Any] = {}
+        self.known = np.zeros(m, dtype=bool)
+        self.pending: list[tuple[Indices, Memory]] = []
+
+    def exchange(
+        self, number: int, ask: Ask, asked: Indices
+    ) -> tuple[Sequence[Block], dict[int, Fault]]:
+        failed: dict[int, Fault] = {}
+        found = self._compute(number, ask, asked, failed)
+        if self.engine.absent is None:
+            return found, failed
+        names = self.federation.names
+        absent = set(self.engine.absent(number, [names[k] for k in asked]))
+        away = np.array([k for k in asked if names[k] in absent], dtype=np.intp)
+        if not len(away):
+            return found, failed
+        failed.update(dict.fromkeys(map(int, away), (Reason.ABSENT, "")))
+        kept = [(clients, ~np.isin(clients, away), arrays) for clients, arrays in found]
+        return [(c[k], {n: a[k] for n, a in arrays.items()}) for c, k, arrays in kept], failed
+
+    def settle(self, number: int, accepted: Indices) -> None:
+        for clients, memory in self.pending:
+            if memory is None:
+                continue
+            if len(accepted) == len(clients) == len(self.known):
+                self.memory = memory
+                self.known[:] = True
+                continue
+            used = np.isin(clients, accepted)
+            for name, array in memory.items():
+                kept = self.memory.get(name)
+                fresh = np.zeros((len(self.known), *array.shape[1:]), array.dtype)
+                if kept is not None:
+                    fresh[:] = kept
+                fresh[clients[used]] = array[used]
+                self.memory[name] = fresh
+            self.known[clients[used]] = True
+        self.pending = []
+
+    def replay(self, ask: Ask, record: Record) -> None:
+        """Compute the round again, to rebuild memories and to see that nothing has changed."""
+        step = self.algorithm.steps[ask.step]
+        dims = bind(step.personal, ask.personal, bind(step.common, ask.common, {}), lead=1)
+        found = self._compute(record.number, ask, record.asked, {})
+        again, _ = inspect(step.reply, found, dims, self.sizes, self.least_rows)
+        if again is None or not _holds(again.clients, again.arrays, record):
+            raise ProtocolError(
+                f"round {record.number} gives other numbers than the journal has; the data or the "
+                "code changed since: start a new run folder"
+            )
+        self.settle(record.number, record.replies.clients)
+
+    def memories(self) -> Memory:
+        return self.memory if self.known.any() else None
+
+    # ------------------------------------------------------------ one round, block by block
+
+    def _compute(
+        self, number: int, ask: Ask, asked: Indices, failed: dict[int, Fault]
+    ) -> list[Block]:
+        self.pending = []
+        found: list[Block] = []
+        for b, block in enumerate(self.blocks):
+            who = asked if len(self.blocks) == 1 else np.intersect1d(asked, block)
+            known = self.known[who]
+            # A function gets clients with memory or clients without, never both.
+            parts = [who] if known.all() or not known.any() else [who[known], who[~known]]
+            for part in parts:
+                if len(part):
+                    self._call(number, ask, b, part, found, failed)
+        if self.ledger is not None:
+            for clients, arrays in found:
+                sites = [self.federation.names[k] for k in clients]
+                self.ledger.record(self.algorithm.name, number, ask.step, sites, arrays)
+        return found
+
+    def _call(
+        self,
+        number: int,
+        ask: Ask,
+        b: int,
+        who: Indices,
+        found: list[Block],
+        failed: dict[int, Fault],
+    ) -> None:
+        """Call the function for `who`; if it fails, halve until the culprits stand alone."""
+        try:
+            reply, memory = self._function(number, ask, b, who)
+        except Exception as error:
+            self.last_error = error
+            if len(who) == 1:
+                failed[int(who[0])] = (Reason.ERROR, "")
+                return
+            for half in np.array_split(who, 2):
+                self._call(number, ask, b, half, found, failed)
+            return
+        found.append((who, reply))
+        self.pending.append((who, memory))
+
+    def _function(self, number: int, ask: Ask, b: int, who: Indices) -> tuple[Arrays, Memory]:
+        block = self.blocks[b]
+        whole = len(who) == len(block)
+        local = None if whole else who - block[0]
+        clients = self.data[b] if local is None else self.data[b].take(local)
+        cache = self.caches[b] if local is None else take_clients(self.caches[b], local)
+        everyone = len(who) == len(self.known)
+        memory = None
+        if self.known[who[0]]:
+            memory = {n: a if everyone else a[who] for n, a in self.memory.items()}
+        personal = ask.personal
+        if personal and not everyone:
+            personal = {name: array[who] for name, array in personal.items()}
+        keys = self.ring.at(number, None if everyone else who)
+        step = self.algorithm.steps[ask.step]
+        return step.function(clients, cache, self.settings, ask.common, personal, memory, keys)
+
+
+def _holds(clients: Indices, arrays: Arrays, record: Record) -> bool:
+    """Whether recomputed replies contain the recorded ones to the last bit."""
+    place = np.searchsorted(clients, record.replies.clients)
+    if len(place) and (place[-1] >= len(clients)):
+        return False
+    if not np.array_equal(clients[place], record.replies.clients):
+        return False
+    return all(np.array_equal(arrays[n][place], a) for n, a in record.replies.items())

@@ -1,0 +1,396 @@
+"""Ragged clients: rows of all sites one below the other, `offsets` between them.
+
+A `Federation` is also what a client function receives: in one process it holds everybody, at a
+real site it holds one client. It owns names, shapes, checks, splits and size buckets; it knows
+nothing of models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedkin.frames import (
+    READERS,
+    FederationError,
+    Finding,
+    numeric_column,
+    numeric_table,
+    read_site,
+    same_columns,
+    target_vector,
+)
+from fedkin.names import canonical_name, name_codes, name_order, site_of_row
+from fedkin.randomness import name_keys, row_uniforms, uniforms
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.intp]
+
+# Padding a bucket of clients to its widest member wastes at most this factor.
+BUCKET_RATIO = 1.25
+# Padded numbers handled at once; 32 MiB of doubles stay near the last-level cache.
+BUCKET_ELEMENTS = 1 << 22
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Clients of similar size, padded to one width for batched linear algebra."""
+
+    clients: Indices
+    starts: Indices
+    sizes: Indices
+    width: int
+
+    def pack(self, rows: Floats) -> Floats:
+        """Rows (N, d) or (N,) to feature-major blocks (k, d, width) or (k, width), zero padded."""
+        within = np.arange(self.width)
+        index = self.starts[:, None] + np.minimum(within, np.maximum(self.sizes[:, None] - 1, 0))
+        packed = rows[index] if len(rows) else np.zeros((*index.shape, *rows.shape[1:]))
+        packed[within >= self.sizes[:, None]] = 0.0
+        return packed if rows.ndim == 1 else np.ascontiguousarray(packed.transpose(0, 2, 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """m clients with d features each; rows of client k are `X[offsets[k]:offsets[k + 1]]`.
+
+    Build one with `from_groups`, `from_clients`, `from_frame` or `from_files`. Clients are kept in
+    the order of their names ('site-2' before 'site-10').
+    """
+
+    X: Floats
+    offsets: Indices
+    names: tuple[str, ...]
+    y: Floats | None = None
+    feature_names: tuple[str, ...] = ()
+    target_name: str | None = None
+    rows: Indices = field(default_factory=lambda: np.empty(0, dtype=np.intp), repr=False)
+    """Where each row stood in the data given to `from_groups` or `from_frame`."""
+
+    # ---------------------------------------------------------------- constructors
+
+    @classmethod
+    def from_groups(cls, X: Any, groups: ArrayLike, y: ArrayLike | None = None) -> Federation:
+        """From one table and a site name per row."""
+        table, features = numeric_table(X)
+        labels = np.asarray(groups)
+        if labels.ndim != 1 or len(labels) != len(table):
+            raise ValueError(
+                f"groups must hold one site name per row: {len(table)} rows, "
+                f"but groups has shape {labels.shape}"
+            )
+        target = None if y is None else target_vector(y, len(table))
+        names, codes = name_codes(labels)
+        rows = np.argsort(codes, kind="stable")
+        counts = np.bincount(codes, minlength=len(names))
+        return cls._checked(
+            table[rows],
+            _offsets(counts),
+            names,
+            None if target is None else target[rows],
+            features,
+            None if y is None else (getattr(y, "name", None) or "y"),
+            rows,
+        )
+
+    @classmethod
+    def from_clients(cls, clients: Mapping[Any, Any] | Sequence[Any]) -> Federation:
+        """From a mapping name -> X or (X, y), or a list of these (named site-1, site-2, ...)."""
+        if not isinstance(clients, Mapping):
+            clients = {f"site-{i + 1}": client for i, client in enumerate(clients)}
+        if not clients:
+            raise ValueError("a federation needs at least one site")
+        parts = {}
+        for given, client in clients.items():
+            name = canonical_name(given)
+            if name in parts:
+                raise ValueError(f"two sites are both called {name!r}; rename one of them")
+            pair = client if isinstance(client, tuple) else (client, None)
+            try:
+                table, features = numeric_table(pair[0])
+                target = None if pair[1] is None else target_vector(pair[1], len(table))
+            except ValueError as error:
+                raise FederationError([Finding("error", name, str(error), "mend it")]) from None
+            parts[name] = (table, features, target)
+        names = tuple(sorted(parts, key=name_order))
+        features, tables = same_columns({name: parts[name][:2] for name in names})
+        targets = {name: parts[name][2] for name in names}
+        without = [name for name in names if targets[name] is None]
+        if without and len(without) < len(names):
+            raise FederationError(
+                [Finding("error", n, "has no target y", "give (X, y)") for n in without]
+            )
+        return cls._checked(
+            np.concatenate([tables[name] for name in names]),
+            _offsets(np.array([len(tables[name]) for name in names])),
+            names,
+            None if without else np.concatenate([targets[name] for name in names]),
+            features,
+            None if without else "y",
+        )
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        client: str = "site",
+        target: str | None = None,
+        features: Sequence[str] | None = None,
+    ) -> Federation:
+        """From a pandas, polars or pyarrow table with a column of site names.
+
+        `features` defaults to all columns but the site's and the target's.
+        """
+        import narwhals.stable.v1 as nw
+
+        table = nw.from_native(frame, eager_only=True)
+        wanted = [client, *([target] if target else []), *(features or [])]
+        for column in wanted:
+            if column not in table.columns:
+                raise ValueError(
+                    f"there is no column {column!r}; the columns are {', '.join(table.columns)}"
+                )
+        features = features or [c for c in table.columns if c not in (client, target)]
+        if not features:
+            raise ValueError("no feature columns are left; give the table at least one")
+        groups = np.array([site_of_row(i, v) for i, v in enumerate(table[client].to_list())])
+        columns = {c: numeric_column(table[c], c) for c in features}
+        made = cls.from_groups(
+            np.stack(list(columns.values()), axis=1),
+            groups,
+            None if target is None else numeric_column(table[target], target),
+        )
+        return made._renamed(tuple(features), target)
+
+    @classmethod
+    def from_files(
+        cls,
+        files: Mapping[Any, str | Path] | Sequence[str | Path] | str | Path,
+        target: str | None = None,
+    ) -> Federation:
+        """From one CSV, Parquet or npz file per site: a mapping, a list, or a folder.
+
+        A site is called after its file unless a mapping says otherwise; an npz file holds `X` and,
+        if there is a target, `y`.
+        """
+        if isinstance(files, str | Path):
+            folder = Path(files)
+            found = sorted(p for p in folder.iterdir() if p.suffix in READERS or p.suffix == ".npz")
+            if not found:
+                raise ValueError(f"no CSV, Parquet or npz files in {folder}")
+            files = found
+        if not isinstance(files, Mapping):
+            stems = [Path(f).stem for f in files]
+            twice = {stem for stem in stems if stems.count(stem) > 1}
+            if twice:
+                raise ValueError(f"two files are both called {min(twice)!r}; give a mapping")
+            files = dict(zip(stems, files))
+        read = {canonical_name(n): read_site(Path(path), target) for n, path in files.items()}
+        made = cls.from_clients({n: X if y is None else (X, y) for n, (X, y) in read.items()})
+        return made._renamed(made.feature_names, target)
+
+    @classmethod
+    def _checked(
+        cls,
+        X: Floats,
+        offsets: Indices,
+        names: tuple[str, ...],
+        y: Floats | None,
+        features: tuple[str, ...],
+        target_name: str | None,
+        rows: Indices | None = None,
+    ) -> Federation:
+        made = cls(
+            np.ascontiguousarray(X),
+            offsets,
+            names,
+            y,
+            features,
+            target_name,
+            np.arange(len(X)) if rows is None else rows,
+        )
+        errors = [finding for finding in made.findings if finding.level == "error"]
+        if errors:
+            raise FederationError(errors)
+        return made
+
+    def _renamed(self, features: tuple[str, ...], target: str | None) -> Federation:
+        target = target if self.y is not None else None
+        return Federation(self.X, self.offsets, self.names, self.y, features, target, self.rows)
+
+    # ---------------------------------------------------------------- facts
+
+    @property
+    def n_clients(self) -> int:
+        """Number of sites m."""
+        return len(self.names)
+
+    @property
+    def n_features(self) -> int:
+        """Number of features d."""
+        return int(self.X.shape[1])
+
+    @cached_property
+    def sizes(self) -> Indices:
+        """Rows per client, (m,)."""
+        return np.diff(self.offsets)
+
+    @cached_property
+    def owner(self) -> Indices:
+        """The client of every row, (N,)."""
+        return np.repeat(np.arange(self.n_clients), self.sizes)
+
+    def __len__(self) -> int:
+        return self.n_clients
+
+    def client(self, k: int) -> tuple[Floats, Floats | None]:
+        """Rows and target of one client."""
+        rows = slice(self.offsets[k], self.offsets[k + 1])
+        return self.X[rows], None if self.y is None else self.y[rows]
+
+    def take(self, who: ArrayLike) -> Federation:
+        """A block of some clients, in the order given."""
+        chosen = np.asarray(who, dtype=np.intp)
+        return self._rows_of(_ranges(self.offsets[chosen], self.sizes[chosen]), chosen)
+
+    def _rows_of(self, rows: Indices, clients: Indices) -> Federation:
+        counts = np.bincount(
+            np.searchsorted(self.offsets, rows, side="right") - 1, minlength=self.n_clients
+        )
+        return Federation(
+            self.X[rows],
+            _offsets(counts[clients]),
+            tuple(self.names[k] for k in clients),
+            None if self.y is None else self.y[rows],
+            self.feature_names,
+            self.target_name,
+            self.rows[rows] if len(self.rows) else self.rows,
+        )
+
+    # ---------------------------------------------------------------- checks
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """What the checks found, errors first."""
+        return (*self._value_errors(), *self._warnings())
+
+    def _value_errors(self) -> Iterator[Finding]:
+        columns = [(self.X[:, j], f"column {name!r}") for j, name in enumerate(self.feature_names)]
+        if self.y is not None:
+            columns.append((self.y, f"target {self.target_name!r}"))
+        if len(self.X) == 0:
+            yield Finding("error", None, "no site has any row", "give at least one row")
+        if np.isfinite(self.X).all() and (self.y is None or np.isfinite(self.y).all()):
+            return
+        for test, word, remedy in (
+            (np.isnan, "missing", "drop or impute them before fitting"),
+            (np.isinf, "infinite", "correct them or drop these rows before fitting"),
+        ):
+            for values, column in columns:
+                counts = np.bincount(self.owner[test(values)], minlength=self.n_clients)
+                for k in np.flatnonzero(counts):
+                    fact = f"{column} has {counts[k]} of {self.sizes[k]} values {word}"
+                    yield Finding("error", self.names[k], fact, remedy)
+
+    def _warnings(self) -> Iterator[Finding]:
+        for k in np.flatnonzero(self.sizes == 0):
+            yield Finding(
+                "warning", self.names[k], "has no rows", "it takes no part; leave it out or fill it"
+            )
+        tiny = np.flatnonzero((self.sizes > 0) & (self.sizes <= self.n_features))
+        if len(tiny):
+            shown = ", ".join(repr(self.names[k]) for k in tiny[:3])
+            yield Finding(
+                "warning",
+                None,
+                f"{len(tiny)} of {self.n_clients} sites have no more rows than there are features "
+                f"({self.n_features}), for example {shown}",
+                "a fit at such a site alone is not determined; methods that share statistics cope",
+            )
+        if len(self.X) == 0:
+            return
+        full = np.flatnonzero(self.sizes > 1)
+        starts = self.offsets[:-1][full]
+        if not len(full):
+            return
+        rows = _ranges(starts, self.sizes[full])
+        cuts = _offsets(self.sizes[full])[:-1]
+        spread = np.maximum.reduceat(self.X[rows], cuts) - np.minimum.reduceat(self.X[rows], cuts)
+        for j, name in enumerate(self.feature_names):
+            constant = full[spread[:, j] == 0]
+            if len(constant) == len(full):
+                fact = f"column {name!r} is constant at every site"
+                yield Finding("warning", None, fact, "drop it: it can tell nothing")
+            elif len(constant):
+                shown = ", ".join(repr(self.names[k]) for k in constant[:3])
+                fact = f"column {name!r} is constant at {len(constant)} sites, for example {shown}"
+                yield Finding("warning", None, fact, "its effect is not determined there alone")
+
+    # ---------------------------------------------------------------- splits and buckets
+
+    def split(
+        self,
+        test: float = 0.2,
+        by: Literal["rows", "clients"] = "rows",
+        random_state: int = 0,
+    ) -> tuple[Federation, Federation]:
+        """Two federations (train, test): within every client, or leaving whole clients out.
+
+        A row's or client's side depends on the seed and the client's name alone. Within clients,
+        every client keeps at least one row for training.
+        """
+        if not 0 <= test <= 1:
+            raise ValueError(f"test must be a share between 0 and 1, not {test}")
+        keys = name_keys(self.names, random_state)
+        if by == "clients":
+            draw = uniforms(keys, 1)[:, 0]
+            out = np.zeros(self.n_clients, dtype=bool)
+            out[np.argsort(draw)[: round(test * self.n_clients)]] = True
+            return self.take(np.flatnonzero(~out)), self.take(np.flatnonzero(out))
+        if by != "rows":
+            raise ValueError(f"by must be 'rows' or 'clients', not {by!r}")
+        within = np.arange(len(self.X)) - self.offsets[:-1][self.owner]
+        draw = row_uniforms(keys[self.owner], within.astype(np.uint64))
+        order = np.lexsort((draw, self.owner))
+        rank = np.empty(len(order), dtype=np.intp)
+        rank[order] = within
+        n_test = np.minimum(np.round(test * self.sizes), np.maximum(self.sizes - 1, 0))
+        out = rank < n_test[self.owner]
+        everyone = np.arange(self.n_clients)
+        return (
+            self._rows_of(np.flatnonzero(~out), everyone),
+            self._rows_of(np.flatnonzero(out), everyone),
+        )
+
+    def buckets(self, ratio: float = BUCKET_RATIO) -> Iterator[Bucket]:
+        """Clients with rows, grouped by size so that padding costs little, in pieces of memory."""
+        order = np.argsort(self.sizes, kind="stable")
+        order = order[np.searchsorted(self.sizes[order], 1) :]
+        sizes = self.sizes[order]
+        first = 0
+        while first < len(order):
+            last = int(np.searchsorted(sizes, int(sizes[first] * ratio), side="right"))
+            width = int(sizes[last - 1])
+            step = max(1, BUCKET_ELEMENTS // (width * (self.n_features + 1)))
+            for begin in range(first, last, step):
+                chosen = order[begin : min(begin + step, last)]
+                yield Bucket(chosen, self.offsets[:-1][chosen], self.sizes[chosen], width)
+            first = last
+
+
+def _offsets(counts: NDArray[Any]) -> Indices:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.intp)
+
+
+def _ranges(starts: Indices, sizes: Indices) -> Indices:
+    """starts[0], starts[0]+1, ... for every (start, size), one after another."""
+    ends = np.cumsum(sizes)
+    within = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - sizes, sizes)
+    index: Indices = np.repeat(starts, sizes) + within
+    return index

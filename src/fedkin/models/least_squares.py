@@ -1,0 +1,88 @@
+"""Linear regression through packed sufficient statistics.
+
+With z = (x, y) a client's sum of squared residuals is a linear function of the upper triangle of
+its Gram matrix Z'Z. Packed beside the number of rows it is one vector of q numbers,
+
+    statistics = (triu(Z'Z), n),   q = (d + 1)(d + 2) / 2 + 1,
+
+and everything regression needs from a client, whatever its n, is a matrix product with it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkin.federation import Federation
+
+Floats = NDArray[np.float64]
+
+# Eigenvalues of a Gram matrix scaled to unit diagonal below this count as zero: a direction the
+# data do not determine. Rounding in the sums alone gives about 1e-15 times d.
+RANK_TOLERANCE = 1e-11
+
+
+def n_statistics(n_coefficients: int) -> int:
+    """Length q of the packed vector for d coefficients (intercept included)."""
+    return (n_coefficients + 1) * (n_coefficients + 2) // 2 + 1
+
+
+def n_coefficients(n_statistics: int) -> int:
+    """The inverse of `n_statistics`."""
+    return int(np.sqrt(2 * n_statistics - 1.75) - 1.5 + 1e-9)
+
+
+def packed_statistics(clients: Federation, fit_intercept: bool) -> Floats:
+    """Statistics of every client, feature-major (q, m); empty clients are zero."""
+    assert clients.y is not None
+    columns = [clients.X] + ([np.ones((len(clients.X), 1))] if fit_intercept else [])
+    rows = np.concatenate([*columns, clients.y[:, None]], axis=1)
+    size = rows.shape[1]
+    upper = np.triu_indices(size)
+    packed = np.zeros((len(upper[0]) + 1, clients.n_clients))
+    packed[-1] = clients.sizes
+    for bucket in clients.buckets():
+        block = bucket.pack(rows)
+        gram = block @ block.transpose(0, 2, 1)
+        packed[:-1, bucket.clients] = gram[:, upper[0], upper[1]].T
+    return packed
+
+
+def residual_coefficients(coef: Floats) -> Floats:
+    """Vectors c with c . statistics = sum of squared residuals, (..., d) -> (..., q)."""
+    signed = np.concatenate([-coef, np.ones((*coef.shape[:-1], 1))], axis=-1)
+    upper = np.triu_indices(signed.shape[-1])
+    twice = np.where(upper[0] == upper[1], 1.0, 2.0)
+    products = twice * signed[..., upper[0]] * signed[..., upper[1]]
+    return np.concatenate([products, np.zeros((*coef.shape[:-1], 1))], axis=-1)
+
+
+def unpack(statistics: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+    """X'X (..., d, d), X'y (..., d), y'y (...) and n (...) from packed statistics (..., q)."""
+    size = n_coefficients(statistics.shape[-1]) + 1
+    upper = np.triu_indices(size)
+    gram = np.zeros((*statistics.shape[:-1], size, size))
+    gram[..., upper[0], upper[1]] = statistics[..., :-1]
+    gram[..., upper[1], upper[0]] = statistics[..., :-1]
+    return gram[..., :-1, :-1], gram[..., :-1, -1], gram[..., -1, -1], statistics[..., -1]
+
+
+def solve(statistics: Floats, ridge: float = 0.0) -> tuple[Floats, Floats]:
+    """Least squares (..., d) and the rank of the design (...).
+
+    The least-norm solution where the data do not determine one, in units in which every column
+    has the same length, so that rescaling a column changes nothing. `ridge` adds that many rows'
+    worth of unit columns.
+    """
+    gram, cross, _, n_rows = unpack(statistics)
+    diagonal = np.diagonal(gram, axis1=-2, axis2=-1)
+    scale = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+    scaled = gram / (scale[..., :, None] * scale[..., None, :])
+    if ridge:
+        share = ridge / np.maximum(n_rows, 1.0)
+        scaled = scaled + share[..., None, None] * np.eye(gram.shape[-1])
+    values, vectors = np.linalg.eigh(scaled)
+    kept = values > RANK_TOLERANCE
+    inverse = np.where(kept, 1.0 / np.where(kept, values, 1.0), 0.0)
+    projected = np.einsum("...ij,...i->...j", vectors, cross / scale)
+    return np.einsum("...ij,...j->...i", vectors, inverse * projected) / scale, kept.sum(-1)

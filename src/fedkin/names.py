@@ -1,0 +1,71 @@
+"""What a site is called: one text per site, one order everywhere."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Indices = NDArray[np.intp]
+
+
+def canonical_name(value: object) -> str:
+    """The text by which a site is known everywhere: 3, 3.0 and '3' all become '3'."""
+    if isinstance(value, bytes):
+        value = value.decode()
+    if value is None or (isinstance(value, float | np.floating) and np.isnan(value)):
+        raise ValueError("a site has no name")
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        value = int(value)
+    name = str(value).strip()
+    if not name or name in {"NaT", "<NA>"}:
+        raise ValueError("a site has an empty name")
+    return name
+
+
+def name_order(name: str) -> tuple[Any, ...]:
+    """Sort key that puts 'site-2' before 'site-10'; the name itself breaks ties."""
+    parts = re.split(r"(\d+)", name)
+    return (*((int(p), "") if i % 2 else (-1, p) for i, p in enumerate(parts)), (0, name))
+
+
+def site_of_row(row: int, value: object) -> str:
+    """The canonical name found in a row, or an error that names the row."""
+    try:
+        return canonical_name(value)
+    except ValueError:
+        raise ValueError(f"row {row + 1} has no site name; fill it in or drop the row") from None
+
+
+def name_codes(labels: NDArray[Any]) -> tuple[tuple[str, ...], Indices]:
+    """Canonical names in canonical order, and every row's position among them."""
+    if labels.dtype.kind in "iu" and len(labels) and labels.min() >= 0:
+        distinct, codes = np.unique(labels, return_inverse=True)
+        return tuple(map(str, distinct.tolist())), codes
+    if labels.dtype.kind == "O" or labels.dtype.kind == "f":
+        texts = [site_of_row(i, v) for i, v in enumerate(labels.tolist())]
+        clash = _two_spellings(labels.tolist(), texts)
+        if clash:
+            raise ValueError(clash)
+        labels = np.array(texts)
+    distinct, codes = np.unique(labels, return_inverse=True)
+    names = [site_of_row(int(np.argmax(codes == i)), v) for i, v in enumerate(distinct.tolist())]
+    if len(set(names)) < len(names):
+        twice = next(n for n in names if names.count(n) > 1)
+        raise ValueError(f"two spellings of one site name {twice!r} (spaces?); make them equal")
+    order = sorted(range(len(names)), key=lambda i: name_order(names[i]))
+    position = np.empty(len(names), dtype=np.intp)
+    position[order] = np.arange(len(names))
+    return tuple(names[i] for i in order), position[codes]
+
+
+def _two_spellings(values: list[Any], texts: list[str]) -> str | None:
+    """A complaint if text and number name the same site, as '1' and 1 do."""
+    kinds: dict[str, type] = {}
+    for value, text in zip(values, texts):
+        kind = str if isinstance(value, str | bytes) else object
+        if kinds.setdefault(text, kind) is not kind:
+            return f"site {text!r} is named by a number in some rows and by text in others; use one"
+    return None

@@ -1,0 +1,103 @@
+"""The ledger: a site's own record of everything that left it, written before it leaves.
+
+One line of JSON per reply (when, which round and step, which named arrays, how large, a digest)
+and, beside it, the very numbers. Nothing here is ever sent anywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedkin.protocol import Arrays, Reason, Schema
+
+
+class Ledger:
+    """Append-only record in a folder of the site's own."""
+
+    def __init__(self, folder: str | Path, keep_values: bool = True) -> None:
+        self.folder = Path(folder)
+        self.keep_values = keep_values
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def record(
+        self,
+        run: str,
+        round: int,
+        step: str,
+        sites: Sequence[str],
+        arrays: Arrays,
+        withheld: Reason | None = None,
+    ) -> None:
+        """Write down one reply of the sites (usually one); a withheld reply did not leave."""
+        lines = self.lines()
+        entry: dict[str, Any] = {
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "run": run,
+            "round": round,
+            "step": step,
+            "sites": list(sites),
+            "withheld": None if withheld is None else withheld.name,
+            "fields": {name: _described(array) for name, array in arrays.items()},
+        }
+        if self.keep_values and withheld is None:
+            entry["values"] = f"{len(lines) + 1:08d}.npz"
+            with open(self.folder / entry["values"], "wb") as file:
+                np.savez(file, **dict(arrays))  # type: ignore[arg-type]
+        with open(self.folder / "ledger.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def lines(self) -> list[dict[str, Any]]:
+        """All entries, oldest first; a line cut short by a crash is passed over."""
+        path = self.folder / "ledger.jsonl"
+        if not path.exists():
+            return []
+        entries = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                entries.append(json.loads(line))
+            except json.JSONDecodeError:
+                continue
+        return entries
+
+    def values(self, entry: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """The numbers of one entry."""
+        with np.load(self.folder / entry["values"], allow_pickle=False) as stored:
+            return dict(stored)
+
+    def account(
+        self, site: str | None = None, schema: Schema | None = None
+    ) -> dict[str, dict[str, Any]]:
+        """What left, by field: how often, how many numbers and bytes, and what they mean."""
+        totals: dict[str, dict[str, Any]] = {}
+        for entry in self.lines():
+            if entry["withheld"] or (site is not None and site not in entry["sites"]):
+                continue
+            share = 1 if site is None else len(entry["sites"])
+            for name, facts in entry["fields"].items():
+                row = totals.setdefault(name, {"messages": 0, "numbers": 0, "bytes": 0})
+                row["messages"] += len(entry["sites"]) if site is None else 1
+                row["numbers"] += facts["numbers"] // share
+                row["bytes"] += facts["bytes"] // share
+                if schema and name in schema:
+                    row["meaning"] = schema[name].meaning
+        return totals
+
+
+def _described(array: np.ndarray) -> dict[str, Any]:
+    return {
+        "dtype": str(array.dtype),
+        "shape": list(array.shape),
+        "numbers": int(array.size),
+        "bytes": int(array.nbytes),
+        "sha256": hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest(),
+    }
