@@ -126,19 +126,27 @@ def _nothing(clients: Federation, settings: Settings) -> Any:
 class Algorithm:
     """An algorithm, written once for every engine.
 
-    `client_settings` names the settings that client functions read; nothing else of the settings
-    is sent to a site.
+    `defaults` holds every setting there is; `client_settings` names those that client functions
+    read, and nothing else of the settings is sent to a site.
     """
 
     name: str
     steps: Mapping[str, Step]
     program: Callable[[Roster, Settings], Program]
     prepare: Callable[[Federation, Settings], Any] = _nothing
+    defaults: Settings = field(default_factory=dict)
     client_settings: tuple[str, ...] = ()
+
+    def completed(self, settings: Settings) -> Settings:
+        """The settings with defaults filled in; an unknown name is an error."""
+        unknown = sorted(set(settings) - set(self.defaults))
+        if unknown:
+            raise ValueError(f"{self.name} has no setting {', '.join(unknown)}")
+        return {**self.defaults, **settings}
 
     def settings_for_clients(self, settings: Settings) -> Settings:
         """The part of the settings a site gets to see."""
-        return {name: settings[name] for name in self.client_settings if name in settings}
+        return {name: settings[name] for name in self.client_settings}
 
 
 class Reason(StrEnum):

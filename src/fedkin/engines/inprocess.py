@@ -66,6 +66,7 @@ class InProcess:
         """Fit the federation; with a journal of the same run in the folder, go on from there."""
         if federation is None:
             raise ValueError("the in-process engine needs the data: fit(X, y, groups=...)")
+        settings = algorithm.completed(settings)
         roster = Roster(federation.names, seed)
         link = _LocalLink(algorithm, settings, federation, self, KeyRing(roster.names, seed))
         journal = None

@@ -43,7 +43,7 @@ class Noise(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """What the M-step needs, summed over clients: `sums` (R, G, q), `counts` (R, G), `loglik` (R,)."""
+    """What the M-step needs of all clients: `sums` (R, G, q), `counts` (R, G), `loglik` (R,)."""
 
     sums: Floats
     counts: Floats
@@ -55,14 +55,10 @@ def density_coefficients(parameters: Parameters, noise: Noise | None) -> Floats:
     coef, variance = parameters.coef, parameters.sigma[:, None] ** 2
     quadratic = residual_coefficients(coef)
     if noise is not None:
-        n_restarts = len(coef)
-        null = np.broadcast_to(
-            residual_coefficients(noise.coef), (n_restarts, 1, quadratic.shape[-1])
-        )
-        quadratic = np.concatenate([quadratic, null], axis=1)
-        variance = np.concatenate(
-            [np.broadcast_to(variance, coef.shape[:2]), np.full((n_restarts, 1), noise.variance)], 1
-        )
+        null = residual_coefficients(noise.coef)
+        quadratic = np.concatenate([quadratic, np.tile(null, (len(coef), 1, 1))], axis=1)
+        fixed = np.full((len(coef), 1), noise.variance)
+        variance = np.concatenate([np.tile(variance, (1, coef.shape[1])), fixed], axis=1)
     density = quadratic * (-0.5 / variance)[..., None]
     density[..., -1] = -0.5 * np.log(2 * np.pi * variance)
     return density
@@ -106,6 +102,14 @@ def expect(statistics: Floats, parameters: Parameters, noise: Noise | None) -> T
     return Totals(sums.reshape(n_restarts, n_groups, q), counts, loglik)
 
 
+def best_residuals(statistics: Floats, coef: Floats) -> Floats:
+    """Mean squared residual of clients with rows under their best component, (R, m)."""
+    filled = statistics[:, statistics[-1] > 0]
+    squares = residual_coefficients(coef) @ filled
+    best: Floats = np.maximum(squares.min(axis=1), 0.0) / filled[-1]
+    return best
+
+
 def maximise(
     totals: Totals, current: Parameters, learn_sigma: bool, learn_weights: bool
 ) -> Parameters:
@@ -126,10 +130,11 @@ def maximise(
 
 
 def largest_change(new: Parameters, old: Parameters) -> Floats:
-    """Relative change per restart, (R,): coefficients by their longest vector, noise, proportions."""
+    """Relative change per restart, (R,), of coefficients (by the longest), noise, proportions."""
     length = np.linalg.norm(new.coef, axis=-1).max(axis=1)
     moved = np.linalg.norm(new.coef - old.coef, axis=-1).max(axis=1)
     coef = moved / np.where(length > 0, length, 1.0)
     sigma = np.abs(new.sigma - old.sigma) / new.sigma
     weights = np.abs(new.weights - old.weights).max(axis=1)
-    return np.maximum(np.maximum(coef, sigma), weights)
+    largest: Floats = np.max([coef, sigma, weights], axis=0)
+    return largest

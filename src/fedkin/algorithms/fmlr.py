@@ -1,0 +1,453 @@
+"""FMLR-EM: every client belongs to one of K linear regressions (Tao, Chandak, Kulkarni 2024).
+
+| paper | here |
+|---|---|
+| m, n, K, d | clients, rows of a client, components, coefficients |
+| theta_k, sigma, pi_k | `coef`, `sigma` (a standard deviation), `weights` |
+| w_j(theta_k) | `responsibilities` |
+| Algorithm 1, Proposition 3.3 | `_improve`: one Ask (or none) per EM step |
+
+Where we differ from the paper
+- Noise and mixing proportions are learnt unless given: nobody knows them.
+- A client is reduced to packed statistics once (`models.least_squares`), so a round costs the
+  same whatever n is, and any n >= 1 will do, also n < d.
+- `share="statistics"`: the statistics travel once and EM runs at the server: one round.
+  `share="sums"`: the paper's rounds, responsibility-weighted sums each time.
+- A start from scratch with restarts side by side in one Ask; the paper assumes one near the truth.
+- `robust`: one more group, N(null model, large variance), takes clients no regression explains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkin.algorithms import fmlr_starts as starts
+from fedkin.federation import Federation
+from fedkin.models.grouped_regression import (
+    IDENTIFIED_CLIENTS,
+    Noise,
+    Parameters,
+    Totals,
+    best_residuals,
+    density_coefficients,
+    expect,
+    largest_change,
+    log_weights,
+    maximise,
+    responsibilities,
+)
+from fedkin.models.least_squares import n_coefficients, packed_statistics, solve
+from fedkin.protocol import (
+    Algorithm,
+    Array,
+    Arrays,
+    Ask,
+    Field,
+    Program,
+    Replies,
+    Result,
+    Roster,
+    Settings,
+    Step,
+)
+
+Floats = NDArray[np.float64]
+Server = Generator[Ask, Replies, Any]
+
+DEFAULTS: dict[str, Any] = {
+    "n_components": None,
+    "max_components": 8,
+    "share": "statistics",
+    "fit_intercept": True,
+    "init": "auto",
+    "n_restarts": 10,
+    "sigma": None,
+    "weights": None,
+    "robust": False,
+    "max_rounds": 500,
+    "tol": 1e-6,
+    "fraction": 1.0,
+}
+
+# An outlying client's mean square of y counts at most this many times the median client's when
+# the noise group's variance is set: values of any size then cost log(1000)/2 per row at most.
+NOISE_WINSOR = 1e3
+
+# ------------------------------------------------------------------ what leaves a client
+
+STATISTICS = Field(("q",), "sums over the site's rows of products of features and outcome, and n")
+MOMENTS = Field(("u",), "unbiased estimate of coef coef', from products of pairs of rows")
+OUTCOME = Field((4,), "number of rows, sum and sum of squares of the outcome, number of coefs")
+SUMS = Field(
+    ("restarts", "groups", "q"),
+    "the statistics times the site's responsibility for each group; added over the groups they "
+    "are the statistics themselves",
+)
+COUNTS = Field(("restarts", "groups"), "the site's responsibility for each group", bound=1.0)
+RESIDUAL = Field(("restarts",), "mean squared residual under the component that fits best")
+LOGLIK = Field(("restarts",), "log likelihood of the site's rows")
+ROWS = Field((), "number of rows")
+
+COEF = Field(("restarts", "components", "d"), "coefficients of each component")
+SIGMA = Field(("restarts",), "noise, a standard deviation")
+WEIGHTS = Field(("restarts", "groups"), "mixing proportions")
+NOISE = Field(("slots",), "coefficients and variance of the noise group; empty if there is none")
+
+
+# ------------------------------------------------------------------ client functions
+
+
+class Cache(NamedTuple):
+    """Packed statistics, feature-major (q, m)."""
+
+    statistics: Floats
+
+    def take(self, who: Array) -> Cache:
+        """Those of some clients."""
+        return Cache(np.ascontiguousarray(self.statistics[:, who]))
+
+
+def prepare(clients: Federation, settings: Settings) -> Cache:
+    """Reduce every client to its statistics."""
+    if clients.y is None:
+        raise ValueError("FMLR needs a target y at every site")
+    return Cache(packed_statistics(clients, settings["fit_intercept"]))
+
+
+def _statistics(clients, cache, settings, common, personal, memory, keys):
+    return {"statistics": np.ascontiguousarray(cache.statistics.T)}, memory
+
+
+def _moments(clients, cache, settings, common, personal, memory, keys):
+    return {"moments": starts.pair_moments(clients, settings["fit_intercept"])}, memory
+
+
+def _statistics_and_moments(*arguments):
+    first, memory = _statistics(*arguments)
+    return {**first, **_moments(*arguments)[0]}, memory
+
+
+def _outcome(clients, cache, settings, common, personal, memory, keys):
+    total = np.bincount(clients.owner, clients.y, minlength=len(clients))
+    n, square = cache.statistics[-1], cache.statistics[-2]
+    n_coef = np.full_like(n, n_coefficients(len(cache.statistics)))
+    return {"outcome": np.stack([n, total, square, n_coef], axis=1)}, memory
+
+
+def _random_sums(clients, cache, settings, common, personal, memory, keys):
+    """Statistics under a group drawn by lot for every restart."""
+    n_restarts, n_groups = common["weights"].shape
+    drawn = (keys.uniform(n_restarts) * n_groups).astype(np.intp)
+    share = (drawn[..., None] == np.arange(n_groups)).astype(np.float64)
+    return {"sums": share[..., None] * cache.statistics.T[:, None, None, :]}, memory
+
+
+def _weighted_sums(clients, cache, settings, common, personal, memory, keys):
+    """The site's half of an EM step (Proposition 3.3)."""
+    share, loglik = _posterior(cache, common)
+    sums = share[..., None] * cache.statistics.T[:, None, None, :]
+    return {"sums": sums, "counts": share, "loglik": loglik}, memory
+
+
+def _residual(clients, cache, settings, common, personal, memory, keys):
+    return {"residual": best_residuals(cache.statistics, common["coef"]).T.copy()}, memory
+
+
+def _settle(clients, cache, settings, common, personal, memory, keys):
+    """The site learns and keeps its own group; only its log likelihood leaves."""
+    share, loglik = _posterior(cache, common)
+    reply = {"loglik": loglik, "rows": np.ascontiguousarray(cache.statistics[-1])}
+    return reply, {"responsibilities": np.ascontiguousarray(share[:, 0])}
+
+
+def _posterior(cache: Cache, common: Arrays) -> tuple[Floats, Floats]:
+    """Responsibilities (m, R, G) and log likelihoods (m, R)."""
+    parameters = Parameters(common["coef"], common["sigma"], common["weights"])
+    noise = _unpack_noise(common["noise"])
+    density = density_coefficients(parameters, noise)
+    share, loglik = responsibilities(cache.statistics, density, log_weights(parameters))
+    return np.ascontiguousarray(share.transpose(2, 0, 1)), np.ascontiguousarray(loglik.T)
+
+
+# ------------------------------------------------------------------ server program
+
+
+def program(roster: Roster, settings: Settings) -> Program:
+    """Choose K if it is open, fit, and tell every site its group."""
+    rng = np.random.default_rng([roster.seed, 0xF31A])
+    source = (_AtServer if settings["share"] == "statistics" else _AtSites)(roster, settings, rng)
+    yield from source.open()
+    most = min(settings["max_components"], source.n_sites)
+    wanted = settings["n_components"]
+    candidates = range(1, most + 1) if wanted is None else [wanted]
+    fits: list[_Fit] = []
+    for n_components in candidates:
+        fits += [(yield from _fit(source, n_components, settings))]
+    curve = np.array([[fit.parameters.coef.shape[1], fit.loglik, fit.bic] for fit in fits])
+    best = fits[int(np.argmin(curve[:, 2]))]
+    if isinstance(settings["init"], str):
+        best = best._replace(parameters=_by_weight(best.parameters))
+    sites = yield from source.settle(best.parameters)
+    return _result(best, curve, source, sites)
+
+
+class _Fit(NamedTuple):
+    parameters: Parameters
+    loglik: float
+    bic: float
+    converged: bool
+    history: Floats
+
+
+def _fit(source: _AtServer | _AtSites, n_components: int, settings: Settings) -> Server:
+    """EM from every start side by side; the likeliest end."""
+    parameters = yield from _start(source, n_components, settings)
+    parameters, history, converged = yield from _improve(source, parameters, settings)
+    totals = yield from source.expect(parameters, 1.0)
+    best = int(np.nanargmax(totals.loglik))
+    final = Parameters(*(part[best : best + 1] for part in parameters))
+    d = final.coef.shape[-1]
+    free = n_components * d + (settings["sigma"] is None)
+    free += final.weights.shape[1] - 1 if settings["weights"] is None else 0
+    loglik = float(totals.loglik[best])
+    bic = -2 * loglik + free * np.log(source.n_rows)
+    return _Fit(final, loglik, bic, bool(converged[best]), history[:, best])
+
+
+def _improve(source: _AtServer | _AtSites, parameters: Parameters, settings: Settings) -> Server:
+    """EM steps until no restart moves; restarts that have settled are not computed again."""
+    n_restarts = len(parameters.coef)
+    active = np.arange(n_restarts)
+    loglik, history = np.full(n_restarts, -np.inf), []
+    for _ in range(settings["max_rounds"]):
+        current = Parameters(*(part[active] for part in parameters))
+        totals = yield from source.expect(current, settings["fraction"])
+        new = maximise(totals, current, settings["sigma"] is None, settings["weights"] is None)
+        for whole, part in zip(parameters, new):
+            whole[active] = part
+        loglik[active] = totals.loglik
+        history.append(loglik.copy())
+        active = active[largest_change(new, current) > settings["tol"]]
+        if not len(active):
+            break
+    return parameters, np.array(history), ~np.isin(np.arange(n_restarts), active)
+
+
+def _start(source: _AtServer | _AtSites, n_components: int, settings: Settings) -> Server:
+    """Coefficients of all restarts, a first guess of the noise, equal proportions.
+
+    From scratch the noise starts at the scale of the outcome, which acts like annealing; from
+    given coefficients it starts at what they leave unexplained at the median site.
+    """
+    init = settings["init"]
+    if isinstance(init, str):
+        coef = yield from source.starts(n_components, init, settings["n_restarts"])
+    else:
+        coef = np.asarray(init, dtype=np.float64)[None]
+        if coef.shape[1:] != (n_components, source.n_coefficients):
+            raise ValueError(
+                f"init has shape {coef.shape[1:]}; expected ({n_components} components, "
+                f"{source.n_coefficients} coefficients with the intercept last)"
+            )
+    n_groups = n_components + (source.noise is not None)
+    sigma = settings["sigma"]
+    if sigma is None and isinstance(init, str):
+        sigma = source.scale
+    elif sigma is None:
+        sigma = np.sqrt((yield from source.residual(coef))) or source.scale
+    weights = np.full((len(coef), n_groups), 1.0 / n_groups)
+    return Parameters(coef.copy(), np.full(len(coef), float(sigma)), weights)
+
+
+def _by_weight(parameters: Parameters) -> Parameters:
+    """Components in the order of their proportions; the noise group stays last."""
+    n_components = parameters.coef.shape[1]
+    order = np.argsort(-parameters.weights[0, :n_components], kind="stable")
+    weights = parameters.weights.copy()
+    weights[:, :n_components] = weights[:, order]
+    return Parameters(parameters.coef[:, order], parameters.sigma, weights)
+
+
+class _Sites(NamedTuple):
+    """What is known of every site at the end; NaN for sites that were not heard."""
+
+    loglik: Floats
+    rows: Floats
+    counts: Floats
+    responsibilities: Floats | None
+
+
+def _result(best: _Fit, curve: Floats, source: _AtServer | _AtSites, sites: _Sites) -> Result:
+    parameters = best.parameters
+    n_components = parameters.coef.shape[1]
+    weights = parameters.weights[0]
+    result = {
+        "coef": parameters.coef[0],
+        "sigma": parameters.sigma[0],
+        "weights": weights,
+        "noise": _pack_noise(source.noise),
+        "identified": sites.counts[:n_components] >= IDENTIFIED_CLIENTS,
+        "loglik": np.float64(best.loglik),
+        "converged": np.bool_(best.converged),
+        "history_loglik": best.history,
+        "curve": curve,
+        "site_loglik": sites.loglik,
+        "site_rows": sites.rows,
+    }
+    if sites.responsibilities is not None:
+        result["responsibilities"] = sites.responsibilities
+    return {name: np.asarray(array) for name, array in result.items()}
+
+
+class _Source:
+    """Where the server's sums come from, and what it knows of the data's size and scale."""
+
+    def __init__(self, roster: Roster, settings: Settings, rng: np.random.Generator) -> None:
+        self.roster, self.settings, self.rng = roster, settings, rng
+        self.n_sites = self.n_coefficients = 0
+        self.n_rows = self.scale = 0.0
+        self.noise: Noise | None = None
+
+    def _measure(self, outcome: Floats, n_coef: int) -> None:
+        """Size and scale from (n, sum y, sum y^2) per site."""
+        n, total, square = outcome[outcome[:, 0] > 0].T
+        self.n_sites, self.n_rows, self.n_coefficients = len(n), n.sum(), n_coef
+        centre = float(np.median(total / n)) if self.settings["fit_intercept"] else 0.0
+        spread = np.maximum(square - 2 * centre * total + n * centre**2, 0.0) / n
+        typical = np.minimum(spread, NOISE_WINSOR * np.median(spread))
+        variance = float((typical * n).sum() / n.sum())
+        self.scale = np.sqrt(variance) if variance > 0 else 1.0
+        if self.settings["robust"]:
+            null = np.zeros(n_coef)
+            null[-1] = centre if self.settings["fit_intercept"] else 0.0
+            self.noise = Noise(null, self.scale**2)
+
+
+class _AtServer(_Source):
+    """share="statistics": the statistics travel once, the rest happens here."""
+
+    def open(self) -> Server:
+        spectral = str(self.settings["init"]) == "spectral"
+        step = "statistics_and_moments" if spectral else "statistics"
+        replies = yield Ask(step, note="collecting statistics")
+        self.clients = replies.clients
+        self.statistics = np.ascontiguousarray(replies["statistics"].T)
+        self.moments = replies["moments"].sum(axis=0) if spectral else None
+        n_coef = n_coefficients(len(self.statistics))
+        n, square = self.statistics[-1], self.statistics[-2]
+        # With an intercept, sum y is the product of the last two columns.
+        total = self.statistics[-3] if self.settings["fit_intercept"] else np.zeros_like(n)
+        self._measure(np.stack([n, total, square], axis=1), n_coef)
+
+    def expect(self, parameters: Parameters, fraction: float) -> Server:
+        yield from ()
+        return expect(self.statistics, parameters, self.noise)
+
+    def starts(self, n_components: int, word: str, n_restarts: int) -> Server:
+        yield from ()
+        if word == "random":
+            return starts.random_groups(self.statistics, n_components, n_restarts, self.rng)
+        return starts.clustered_fits(
+            self.statistics, n_components, n_restarts, self.rng, self.moments
+        )
+
+    def residual(self, coef: Floats) -> Server:
+        yield from ()
+        return np.median(best_residuals(self.statistics, coef))
+
+    def settle(self, parameters: Parameters) -> Server:
+        yield from ()
+        density = density_coefficients(parameters, self.noise)
+        share, loglik = responsibilities(self.statistics, density, log_weights(parameters))
+        everyone = np.tile(parameters.weights[0], (len(self.roster), 1))
+        everyone[self.clients] = share[0].T
+        return _Sites(
+            _spread(loglik[0], self.clients, len(self.roster)),
+            _spread(self.statistics[-1], self.clients, len(self.roster)),
+            share[0].sum(axis=1),
+            everyone,
+        )
+
+
+class _AtSites(_Source):
+    """share="sums": the paper's rounds. The program uses nothing but totals over sites, and each
+    site's number of rows and scale of the outcome."""
+
+    def open(self) -> Server:
+        replies = yield Ask("outcome", note="size and scale")
+        outcome = replies["outcome"]
+        self._measure(outcome[:, :3], int(np.median(outcome[:, 3])))
+
+    def expect(self, parameters: Parameters, fraction: float) -> Server:
+        common = self._message(parameters)
+        replies = yield Ask("weighted_sums", common, fraction=fraction, note="EM")
+        return Totals(replies.total("sums"), replies.total("counts"), replies.total("loglik"))
+
+    def starts(self, n_components: int, word: str, n_restarts: int) -> Server:
+        if word == "spectral":
+            replies = yield Ask("moments", note="spectral start")
+            mean = replies.total("moments") / len(replies.clients)
+            return starts.in_eigenspace(mean, n_components, n_restarts, self.rng)
+        weights = np.full((n_restarts, n_components), 1.0 / n_components)
+        replies = yield Ask("random_sums", {"weights": weights}, note="random start")
+        return solve(replies.total("sums"))[0]
+
+    def residual(self, coef: Floats) -> Server:
+        replies = yield Ask("residual", {"coef": coef}, note="noise of the given start")
+        return np.median(replies["residual"])
+
+    def settle(self, parameters: Parameters) -> Server:
+        replies = yield Ask("settle", self._message(parameters), note="sites learn their group")
+        m = len(self.roster)
+        return _Sites(
+            _spread(replies["loglik"][:, 0], replies.clients, m),
+            _spread(replies["rows"], replies.clients, m),
+            parameters.weights[0] * self.n_sites,
+            None,
+        )
+
+    def _message(self, parameters: Parameters) -> dict[str, Array]:
+        return {**parameters._asdict(), "noise": _pack_noise(self.noise)}
+
+
+def _spread(values: Floats, clients: Array, n_clients: int) -> Floats:
+    everyone = np.full(n_clients, np.nan)
+    everyone[clients] = values
+    return everyone
+
+
+def _pack_noise(noise: Noise | None) -> Floats:
+    return np.empty(0) if noise is None else np.append(noise.coef, noise.variance)
+
+
+def _unpack_noise(packed: Array) -> Noise | None:
+    return Noise(packed[:-1], float(packed[-1])) if len(packed) else None
+
+
+_PARAMETERS = {"coef": COEF, "sigma": SIGMA, "weights": WEIGHTS, "noise": NOISE}
+
+FMLR = Algorithm(
+    name="fmlr",
+    prepare=prepare,
+    program=program,
+    defaults=DEFAULTS,
+    client_settings=("fit_intercept",),
+    steps={
+        "statistics": Step(_statistics, {"statistics": STATISTICS}),
+        "statistics_and_moments": Step(
+            _statistics_and_moments, {"statistics": STATISTICS, "moments": MOMENTS}
+        ),
+        "moments": Step(_moments, {"moments": MOMENTS}),
+        "outcome": Step(_outcome, {"outcome": OUTCOME}),
+        "random_sums": Step(_random_sums, {"sums": SUMS}, {"weights": WEIGHTS}),
+        "weighted_sums": Step(
+            _weighted_sums, {"sums": SUMS, "counts": COUNTS, "loglik": LOGLIK}, _PARAMETERS
+        ),
+        "residual": Step(_residual, {"residual": RESIDUAL}, {"coef": COEF}),
+        "settle": Step(_settle, {"loglik": LOGLIK, "rows": ROWS}, _PARAMETERS),
+    },
+)
