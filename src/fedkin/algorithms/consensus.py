@@ -1,0 +1,119 @@
+"""Lasso over all sites by consensus ADMM (Boyd et al. 2011, chapter 8).
+
+minimise  sum_j |y_j - X_j b|^2 / 2 + alpha |b|_1
+
+| Boyd et al. | here |
+|---|---|
+| x_i, u_i | `local`, `dual`: the client's memory, never sent by themselves |
+| z | `coef` |
+| rho | `rho`, one per client and sent to it personally: proportional to its rows |
+
+The smallest algorithm here with client memory and personal messages. Where we differ: the penalty is personal, so that a large site does not need more rounds than a
+small one; and a client that missed a round keeps its memory while the server keeps its last
+contribution, so that the fixed point is the same whoever is late.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedkin.protocol import Algorithm, Ask, Field, Program, Roster, Settings, Step
+
+DEFAULTS: dict[str, Any] = {"alpha": 1.0, "max_rounds": 500, "tol": 1e-8, "fraction": 1.0}
+
+# ------------------------------------------------------------------ what leaves a client
+
+ROWS = Field((), "number of rows")
+FEATURES = Field((), "number of features")
+CONTRIBUTION = Field(("d",), "the site's coefficients plus its running disagreement")
+MOVED = Field((), "how far the site's coefficients moved")
+
+
+# ------------------------------------------------------------------ client functions
+
+
+def prepare(clients, settings):
+    """X'X (m, d, d) and X'y (m, d) of every client."""
+    if clients.y is None:
+        raise ValueError("the consensus lasso needs a target y at every site")
+    gram = np.zeros((len(clients), clients.n_features, clients.n_features))
+    cross = np.zeros((len(clients), clients.n_features))
+    for bucket in clients.buckets():
+        X, y = bucket.pack(clients.X), bucket.pack(clients.y)
+        gram[bucket.clients] = X @ X.transpose(0, 2, 1)
+        cross[bucket.clients] = np.einsum("kdn,kn->kd", X, y)
+    return {"gram": gram, "cross": cross}
+
+
+def _describe(clients, cache, settings, common, personal, memory, keys):
+    rows = clients.sizes.astype(np.float64)
+    return {"rows": rows, "features": np.full_like(rows, clients.n_features)}, memory
+
+
+def _agree(clients, cache, settings, common, personal, memory, keys):
+    """One ADMM step of the client: settle the disagreement with `coef`, then fit again."""
+    coef, rho = common["coef"], personal["rho"][:, None]
+    local = memory["local"] if memory else np.zeros_like(cache["cross"])
+    dual = memory["dual"] + local - coef if memory else np.zeros_like(local)
+    system = cache["gram"] + rho[..., None] * np.eye(len(coef))
+    target = cache["cross"] + rho * (coef - dual)
+    new = np.linalg.solve(system, target[..., None])[..., 0]
+    reply = {"contribution": new + dual, "moved": np.linalg.norm(new - local, axis=1)}
+    return reply, {"local": new, "dual": dual}
+
+
+# ------------------------------------------------------------------ server program
+
+
+def program(roster: Roster, settings: Settings) -> Program:
+    """Ask, average with the personal weights, threshold; until nobody moves."""
+    replies = yield Ask("describe", note="sizes")
+    rows = np.zeros(len(roster))
+    rows[replies.clients] = replies["rows"]
+    rho = np.where(rows > 0, rows, 1.0)
+    coef = np.zeros(int(np.median(replies["features"])))
+    contribution = np.zeros((len(roster), len(coef)))
+    heard = np.zeros(len(roster), dtype=bool)
+    history, converged = [], False
+    for _ in range(settings["max_rounds"]):
+        replies = yield Ask("agree", {"coef": coef}, {"rho": rho}, fraction=settings["fraction"])
+        contribution[replies.clients] = replies["contribution"]
+        heard[replies.clients] = True
+        weight = np.where(heard, rho, 0.0)
+        mean = weight @ contribution / weight.sum()
+        new = soft_threshold(mean, settings["alpha"] / weight.sum())
+        change = max(np.linalg.norm(new - coef), replies["moved"].max())
+        history.append(change)
+        coef = new
+        converged = change <= settings["tol"] * (1 + np.linalg.norm(coef))
+        if converged:
+            break
+    return {
+        "coef": coef,
+        "history_change": np.array(history),
+        "converged": np.array(converged),
+    }
+
+
+def soft_threshold(values, threshold):
+    """The proximal map of the absolute value."""
+    return np.sign(values) * np.maximum(np.abs(values) - threshold, 0.0)
+
+
+CONSENSUS_LASSO = Algorithm(
+    name="consensus_lasso",
+    prepare=prepare,
+    program=program,
+    defaults=DEFAULTS,
+    steps={
+        "describe": Step(_describe, {"rows": ROWS, "features": FEATURES}),
+        "agree": Step(
+            _agree,
+            {"contribution": CONTRIBUTION, "moved": MOVED},
+            {"coef": Field(("d",), "the coefficients all are to agree on")},
+            {"rho": Field((), "how strongly this site is held to them")},
+        ),
+    },
+)

@@ -1,0 +1,36 @@
+"""Which sites does a fitted model not describe?"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+# A site is odd if chance gives such misfit anywhere in the federation once in a hundred fits ...
+FAMILY_LEVEL = 0.01
+# ... and if its residual variance is also this many times the typical one: with many rows every
+# small misfit is significant, and small misfit is not oddness.
+LEAST_RATIO = 3.0
+
+
+def odd_by_likelihood(
+    loglik: NDArray[np.float64], rows: NDArray[np.float64], sigma: float
+) -> NDArray[np.bool_]:
+    """Sites whose likelihood is too low for a normal model with noise `sigma`, (m,).
+
+    The scale is set by the median site, because odd sites inflate `sigma` itself. Sites that were
+    not heard (NaN) or have no rows are never odd.
+    """
+    from scipy.stats import chi2
+
+    heard = np.isfinite(loglik) & (np.nan_to_num(rows) > 0)
+    odd = np.zeros(len(loglik), dtype=bool)
+    if not heard.any():
+        return odd
+    n = rows[heard]
+    deviance = np.maximum(-2 * loglik[heard] - n * np.log(2 * np.pi * sigma**2), 0.0)
+    typical = np.median(deviance / chi2.median(n))
+    if typical <= 0:
+        return odd
+    unlikely = chi2.sf(deviance / typical, n) < FAMILY_LEVEL / heard.sum()
+    odd[heard] = unlikely & (deviance / n > LEAST_RATIO * typical)
+    return odd
