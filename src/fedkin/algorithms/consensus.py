@@ -8,7 +8,9 @@ minimise  sum_j |y_j - X_j b|^2 / 2 + alpha |b|_1
 | z | `coef` |
 | rho | `rho`, one per client and sent to it personally: proportional to its rows |
 
-The smallest algorithm here with client memory and personal messages. Where we differ: the penalty is personal, so that a large site does not need more rounds than a
+The smallest algorithm here with client memory and personal messages.
+
+Where we differ: the penalty is personal, so that a large site does not need more rounds than a
 small one; and a client that missed a round keeps its memory while the server keeps its last
 contribution, so that the fixed point is the same whoever is late.
 """

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_array, validate_data
+from sklearn.utils.validation import validate_data
 
 from fedkin.engines import InProcess
 from fedkin.federation import Federation
@@ -39,9 +39,8 @@ class FederatedEstimator(BaseEstimator):
             # Federation's own checks name the site; scikit-learn's would not.
             Federation.from_groups(X, groups, y)
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
-        made = Federation.from_groups(
-            X, np.full(len(X), ONLY_SITE) if groups is None else groups, y
-        )
+        sites = np.full(len(X), ONLY_SITE) if groups is None else groups
+        made = Federation.from_groups(X, sites, y)
         return made if names is None else made._renamed(tuple(map(str, names)), made.target_name)
 
     def _run(self, algorithm: Algorithm, settings: dict[str, Any], federation: Any) -> Outcome:
@@ -86,6 +85,3 @@ def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
     if value not in choices:
         listed = ", ".join(repr(choice) for choice in choices)
         raise ValueError(f"{name} must be one of {listed}, not {value!r}")
-
-
-__all__ = ["ONLY_SITE", "FederatedEstimator", "check_array", "check_choice"]

@@ -29,6 +29,12 @@ from fedkin.tables import Summary, Table
 NOISE_LABEL = -1
 # Noise below this share of the outcome's scale is lost in the rounding of packed statistics.
 ROUNDING_SHARE = 1e-5
+# What left a site, in words.
+ACCOUNT = {
+    "statistics": "Each site sent its sums of products of features and outcome once.",
+    "sums": "Each site sent its sums of products weighted by its group probabilities in every "
+    "round. Labels were not sent, but can be inferred from one site's sums.",
+}
 
 
 class OddSitesWarning(UserWarning):
@@ -144,15 +150,13 @@ class FMLR(RegressorMixin, FederatedEstimator):
             )
 
     def _settings(self, federation: Federation | None) -> dict[str, Any]:
-        names = ("n_components", "share", "n_restarts", "max_components", "sigma", "weights")
-        names += ("robust", "fit_intercept", "max_rounds", "tol", "fraction")
-        settings = {name: getattr(self, name) for name in names}
+        settings = {name: getattr(self, name) for name in ALGORITHM.defaults}
         init = self.init
         if not isinstance(init, str):
             init = np.array(init, dtype=np.float64, ndmin=2)
-            if federation is not None and self.fit_intercept:
-                if init.shape[1] == federation.n_features:
-                    init = np.concatenate([init, np.zeros((len(init), 1))], axis=1)
+            n_features = federation.n_features if federation is not None else None
+            if self.fit_intercept and init.shape[1] == n_features:
+                init = np.concatenate([init, np.zeros((len(init), 1))], axis=1)
         return {**settings, "init": init}
 
     # ------------------------------------------------------------ after
@@ -180,7 +184,7 @@ class FMLR(RegressorMixin, FederatedEstimator):
         packed = result["noise"]
         self._noise = Noise(packed[:-1], float(packed[-1])) if len(packed) else None
         self._site_loglik, self._site_rows = result["site_loglik"], result["site_rows"]
-        self._adapted = {}
+        self._adapted: dict[str, np.ndarray] = {}
         share = result.get("responsibilities")
         if share is None and outcome.memories is not None:
             share = np.tile(weights, (len(outcome.roster), 1))
@@ -215,12 +219,12 @@ class FMLR(RegressorMixin, FederatedEstimator):
                 OddSitesWarning,
                 stacklevel=3,
             )
-        if federation is not None and self.sigma is None:
+        if federation is not None and federation.y is not None and self.sigma is None:
             size = float(np.sqrt(np.mean(np.square(federation.y))))
             if 0 < self.sigma_ < ROUNDING_SHARE * size:
                 warnings.warn(
-                    f"the noise ({self.sigma_:.2g}) is too small beside the outcome ({size:.2g}) to "
-                    "be told from rounding; centre y before fitting",
+                    f"the noise ({self.sigma_:.2g}) is too small beside the outcome ({size:.2g}) "
+                    "to be told from rounding; centre y before fitting",
                     RuntimeWarning,
                     stacklevel=3,
                 )
@@ -308,12 +312,8 @@ class FMLR(RegressorMixin, FederatedEstimator):
         traffic = self.traffic_
         notes = [
             f"{traffic.rounds} rounds, {traffic.messages_up} replies, {traffic.bytes_up:,} bytes "
-            f"left the sites, {traffic.bytes_down:,} came to them, {traffic.refused} replies missing.",
-            {
-                "statistics": "Each site sent its sums of products of features and outcome once.",
-                "sums": "Each site sent its sums of products weighted by its group probabilities in "
-                "every round. Labels were not sent, but can be inferred from one site's sums.",
-            }[self.share],
+            f"left the sites, {traffic.bytes_down:,} came to them; {traffic.refused} missing.",
+            ACCOUNT[self.share],
         ]
         if not self.identified_.all():
             which = ", ".join(map(str, np.flatnonzero(~self.identified_)))
