@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Federation": "fedkin.federation",
-    "FederationError": "fedkin.federation",
+    "FederationError": "fedkin.frames",
     "FMLR": "fedkin.estimators",
     "InProcess": "fedkin.engines",
     "Rules": "fedkin.engines",

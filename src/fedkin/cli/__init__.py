@@ -1,0 +1,188 @@
+"""The `fedkin` command. Parses, calls the library, prints; holds no statistics of its own.
+
+Exit codes: 0 all is well; 1 the data or the fit need attention (findings, odd sites with
+--strict); 2 the call was wrong or the data cannot be used.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+NEEDS_ATTENTION = 1
+UNUSABLE = 2
+
+app = typer.Typer(
+    help="Federated statistics for sites that are alike but not the same.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+fit = typer.Typer(help="Fit a method to a table with a column of site names.", no_args_is_help=True)
+app.add_typer(fit, name="fit")
+
+Data = Annotated[Path, typer.Argument(help="CSV or Parquet file, one row per observation.")]
+Client = Annotated[str, typer.Option("--client", help="Column with the site's name.")]
+Target = Annotated[str | None, typer.Option("--target", help="Column with the outcome.")]
+Features = Annotated[
+    str | None, typer.Option("--features", help="Columns to use, comma separated; default all.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Exit with 1 on warnings, too.")]
+
+
+@app.command()
+def check(
+    data: Data,
+    client: Client = "site",
+    target: Target = None,
+    features: Features = None,
+    as_json: AsJson = False,
+    strict: Strict = False,
+) -> None:
+    """Look at a table before fitting: names, columns, missing and constant values, tiny sites."""
+    from fedkin.federation import Federation
+    from fedkin.frames import FederationError
+    from fedkin.tables import Table
+
+    federation: Federation | None = None
+    try:
+        federation = _read(data, client, target, features)
+        findings = federation.findings
+    except FederationError as error:
+        findings = error.findings
+    columns = ("level", "site", "fact", "remedy")
+    rows = [[getattr(finding, column) or "" for finding in findings] for column in columns]
+    table = Table(dict(zip(columns, rows)), "Findings")
+    errors = [finding for finding in findings if finding.level == "error"]
+    facts: dict[str, Any] = {"file": str(data), "usable": not errors}
+    if federation is not None:
+        facts |= {
+            "sites": federation.n_clients,
+            "rows": len(federation.X),
+            "features": list(federation.feature_names),
+            "smallest_site": int(federation.sizes.min()),
+            "largest_site": int(federation.sizes.max()),
+        }
+    if as_json:
+        _print_json({**facts, "findings": table.records()})
+    else:
+        for name, value in facts.items():
+            typer.echo(f"{name.replace('_', ' ')}: {_in_words(value)}")
+        typer.echo(str(table) if findings else "nothing to complain about")
+    if errors:
+        raise typer.Exit(UNUSABLE)
+    if findings and strict:
+        raise typer.Exit(NEEDS_ATTENTION)
+
+
+@fit.command("fmlr")
+def fit_fmlr(
+    data: Data,
+    client: Client = "site",
+    target: Annotated[str, typer.Option("--target", help="Column with the outcome.")] = "y",
+    features: Features = None,
+    components: Annotated[
+        int | None,
+        typer.Option("--components", "-k", help="Number of regressions (BIC)."),
+    ] = None,
+    share: Annotated[
+        str, typer.Option(help="What leaves a site: statistics or sums.")
+    ] = "statistics",
+    robust: Annotated[bool, typer.Option("--robust", help="Set odd sites apart.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the restarts.")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for tables and page.")] = None,
+    as_json: AsJson = False,
+    strict: Strict = False,
+) -> None:
+    """Every site follows one of K linear regressions: which, and what are they?"""
+    import warnings
+
+    from fedkin.estimators import FMLR
+
+    federation = _read(data, client, target, features)
+    model = FMLR(components, share=share, robust=robust, random_state=seed)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(federation)
+    summary = model.summary()
+    if as_json:
+        _print_json({name: table.records() for name, table in summary.tables.items()})
+    else:
+        typer.echo(str(summary))
+    for warning in caught:
+        typer.echo(f"warning: {warning.message}", err=True)
+    if out is not None:
+        for path in _write(summary, out):
+            typer.echo(f"wrote {path}", err=True)
+    if strict and caught:
+        raise typer.Exit(NEEDS_ATTENTION)
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        import fedkin
+
+        typer.echo(fedkin.__version__)
+        raise typer.Exit()
+
+
+def _read(data: Path, client: str, target: str | None, features: str | None) -> Any:
+    from fedkin.federation import Federation
+    from fedkin.frames import read_frame
+
+    columns = None if features is None else [name.strip() for name in features.split(",")]
+    return Federation.from_frame(read_frame(data), client, target, columns)
+
+
+def _write(summary: Any, out: Path) -> list[Path]:
+    """The tables as CSV and the whole as one page."""
+    from pyarrow import csv
+
+    from fedkin.report import page
+
+    out.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, table in summary.tables.items():
+        csv.write_csv(table.to_arrow(), out / f"{name}.csv")
+        written.append(out / f"{name}.csv")
+    (out / "summary.html").write_text(page(summary), encoding="utf-8")
+    return [*written, out / "summary.html"]
+
+
+def _print_json(content: Any) -> None:
+    # NaN is not JSON; a site that was not heard has null.
+    text = json.dumps(_finite(content), indent=1)
+    typer.echo(text)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return None
+    return value
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def main() -> None:
+    """Run the command; errors that a person can mend are one line, not a traceback."""
+    try:
+        app()
+    except ValueError as error:
+        typer.echo(f"fedkin: {error}", err=True)
+        sys.exit(UNUSABLE)

@@ -1,0 +1,12 @@
+"""Generators of the papers, contaminations, and real data shipped or fetched."""
+
+from fedkin.datasets.fmlr import RegressionGroups, contaminate_sites, make_regression_groups
+from fedkin.datasets.shipped import Turbofan, load_turbofan
+
+__all__ = [
+    "RegressionGroups",
+    "Turbofan",
+    "contaminate_sites",
+    "load_turbofan",
+    "make_regression_groups",
+]
