@@ -1,0 +1,77 @@
+"""The table of algorithms. A row here puts an algorithm through the whole battery."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedkin.algorithms import algorithm
+from fedkin.federation import Federation
+from fedkin.protocol import Algorithm
+
+
+@dataclass(frozen=True)
+class Case:
+    """An algorithm, a small federation it should cope with, and what to expect of it.
+
+    settled : settings under which clients that missed early rounds do not change the end
+    pooled : settings and an oracle (X, y) -> {name: array}: what identical clients must give
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    pooled_settings: Mapping[str, Any]
+    pooled: Callable[[np.ndarray, np.ndarray], dict[str, np.ndarray]]
+    shared: tuple[str, ...]
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return algorithm(self.name)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def ragged_federation(n_clients: int = 7, seed: int = 0) -> Federation:
+    """Ragged clients of two kinds; names sort differently as text and as numbers."""
+    rng = np.random.default_rng(seed)
+    coef = np.array([[2.0, -1.0, 0.5], [-2.0, 1.0, 3.0]])
+    clients = {}
+    for k in range(n_clients):
+        n = int(rng.integers(4, 15))
+        X = rng.normal(size=(n, 3))
+        clients[f"site-{k + 5}"] = (X, X @ coef[k % 2] + 0.5 * rng.normal(size=n))
+    return Federation.from_clients(clients)
+
+
+def _least_squares(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+    coef = np.linalg.lstsq(X, y, rcond=None)[0]
+    return {"coef": coef[None], "sigma": np.sqrt(np.mean((y - X @ coef) ** 2))}
+
+
+def _lasso(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+    from sklearn.linear_model import Lasso
+
+    model = Lasso(alpha=5.0 / len(y), fit_intercept=False, tol=1e-13, max_iter=100_000)
+    return {"coef": model.fit(X, y).coef_}
+
+
+CASES = (
+    Case(
+        "fmlr",
+        {"share": "sums", "n_components": 2, "fit_intercept": False, "n_restarts": 3},
+        {"share": "sums", "n_components": 1, "fit_intercept": False},
+        _least_squares,
+        ("coef", "sigma", "weights"),
+    ),
+    Case(
+        "consensus_lasso",
+        {"alpha": 5.0, "tol": 1e-11},
+        {"alpha": 5.0, "tol": 1e-12, "max_rounds": 5000},
+        _lasso,
+        ("coef",),
+    ),
+)
