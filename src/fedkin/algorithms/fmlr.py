@@ -14,7 +14,8 @@ Where we differ from the paper
 - `share="statistics"`: the statistics travel once and EM runs at the server: one round.
   `share="sums"`: the paper's rounds, responsibility-weighted sums each time.
 - A start from scratch with restarts side by side in one Ask; the paper assumes one near the truth.
-- `robust`: one more group, N(null model, large variance), takes clients no regression explains.
+- `robust`: one more group, the null model with large heavy-tailed variance, takes clients that no
+  regression explains; clients of a scale of their own stay out of the start.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from fedkin.models.grouped_regression import (
     Parameters,
     Totals,
     best_residuals,
-    density_coefficients,
     expect,
     largest_change,
-    log_weights,
     maximise,
+    noise_density,
     responsibilities,
 )
 from fedkin.models.least_squares import n_coefficients, packed_statistics, solve
 from fedkin.protocol import (
+    DEFAULT_BOUND,
     Algorithm,
     Array,
     Arrays,
@@ -73,9 +74,9 @@ DEFAULTS: dict[str, Any] = {
     "fraction": 1.0,
 }
 
-# An outlying client's mean square of y counts at most this many times the median client's when
-# the noise group's variance is set: values of any size then cost log(1000)/2 per row at most.
-NOISE_WINSOR = 1e3
+# A client whose outcome spreads more than this many times the median client's has a scale of its
+# own: it counts as just so wide when the scale is set and, with `robust`, stays out of the start.
+OWN_SCALE = 1e2
 
 # ------------------------------------------------------------------ what leaves a client
 
@@ -95,6 +96,7 @@ ROWS = Field((), "number of rows")
 COEF = Field(("restarts", "components", "d"), "coefficients of each component")
 SIGMA = Field(("restarts",), "noise, a standard deviation")
 WEIGHTS = Field(("restarts", "groups"), "mixing proportions")
+LIMIT = Field((), "sites whose outcome has a larger mean square stay out of the start")
 NOISE = Field(("slots",), "coefficients and variance of the noise group; empty if there is none")
 
 
@@ -123,7 +125,8 @@ def _statistics(clients, cache, settings, common, personal, memory, keys):
 
 
 def _moments(clients, cache, settings, common, personal, memory, keys):
-    return {"moments": starts.pair_moments(clients, settings["fit_intercept"])}, memory
+    moments = starts.pair_moments(clients, settings["fit_intercept"])
+    return {"moments": moments * _plain(cache, common)[:, None]}, memory
 
 
 def _statistics_and_moments(*arguments):
@@ -142,7 +145,7 @@ def _random_sums(clients, cache, settings, common, personal, memory, keys):
     """Statistics under a group drawn by lot for every restart."""
     n_restarts, n_groups = common["weights"].shape
     drawn = (keys.uniform(n_restarts) * n_groups).astype(np.intp)
-    share = (drawn[..., None] == np.arange(n_groups)).astype(np.float64)
+    share = (drawn[..., None] == np.arange(n_groups)) * _plain(cache, common)[:, None, None]
     return {"sums": share[..., None] * cache.statistics.T[:, None, None, :]}, memory
 
 
@@ -168,9 +171,15 @@ def _posterior(cache: Cache, common: Arrays) -> tuple[Floats, Floats]:
     """Responsibilities (m, R, G) and log likelihoods (m, R)."""
     parameters = Parameters(common["coef"], common["sigma"], common["weights"])
     noise = _unpack_noise(common["noise"])
-    density = density_coefficients(parameters, noise)
-    share, loglik = responsibilities(cache.statistics, density, log_weights(parameters))
+    outside = None if noise is None else noise_density(cache.statistics, noise)
+    share, loglik = responsibilities(cache.statistics, parameters, outside)
     return np.ascontiguousarray(share.transpose(2, 0, 1)), np.ascontiguousarray(loglik.T)
+
+
+def _plain(cache: Cache, common: Arrays) -> Floats:
+    """1 for clients whose mean square of the outcome is within the limit, else 0, (m,)."""
+    n, square = cache.statistics[-1], cache.statistics[-2]
+    return (square <= common["limit"] * np.maximum(n, 1.0)).astype(np.float64)
 
 
 # ------------------------------------------------------------------ server program
@@ -310,6 +319,7 @@ class _Source:
         self.roster, self.settings, self.rng = roster, settings, rng
         self.n_sites = self.n_coefficients = 0
         self.n_rows = self.scale = 0.0
+        self.limit = DEFAULT_BOUND
         self.noise: Noise | None = None
 
     def _measure(self, outcome: Floats, n_coef: int) -> None:
@@ -318,10 +328,13 @@ class _Source:
         self.n_sites, self.n_rows, self.n_coefficients = len(n), n.sum(), n_coef
         centre = float(np.median(total / n)) if self.settings["fit_intercept"] else 0.0
         spread = np.maximum(square - 2 * centre * total + n * centre**2, 0.0) / n
-        typical = np.minimum(spread, NOISE_WINSOR * np.median(spread))
+        widest = OWN_SCALE * float(np.median(spread))
+        typical = np.minimum(spread, widest) if widest > 0 else spread
         variance = float((typical * n).sum() / n.sum())
         self.scale = np.sqrt(variance) if variance > 0 else 1.0
         if self.settings["robust"]:
+            if widest > 0:
+                self.limit = widest + centre**2
             null = np.zeros(n_coef)
             null[-1] = centre if self.settings["fit_intercept"] else 0.0
             self.noise = Noise(null, self.scale**2)
@@ -333,7 +346,8 @@ class _AtServer(_Source):
     def open(self) -> Server:
         spectral = str(self.settings["init"]) == "spectral"
         step = "statistics_and_moments" if spectral else "statistics"
-        replies = yield Ask(step, note="collecting statistics")
+        common = {"limit": np.array(self.limit)} if spectral else {}
+        replies = yield Ask(step, common, note="collecting statistics")
         self.clients = replies.clients
         self.statistics = np.ascontiguousarray(replies["statistics"].T)
         self.moments = replies["moments"].sum(axis=0) if spectral else None
@@ -342,18 +356,18 @@ class _AtServer(_Source):
         # With an intercept, sum y is the product of the last two columns.
         total = self.statistics[-3] if self.settings["fit_intercept"] else np.zeros_like(n)
         self._measure(np.stack([n, total, square], axis=1), n_coef)
+        self.plain = self.statistics[:, square <= self.limit * np.maximum(n, 1.0)]
+        self.outside = None if self.noise is None else noise_density(self.statistics, self.noise)
 
     def expect(self, parameters: Parameters, fraction: float) -> Server:
         yield from ()
-        return expect(self.statistics, parameters, self.noise)
+        return expect(self.statistics, parameters, self.outside)
 
     def starts(self, n_components: int, word: str, n_restarts: int) -> Server:
         yield from ()
         if word == "random":
-            return starts.random_groups(self.statistics, n_components, n_restarts, self.rng)
-        return starts.clustered_fits(
-            self.statistics, n_components, n_restarts, self.rng, self.moments
-        )
+            return starts.random_groups(self.plain, n_components, n_restarts, self.rng)
+        return starts.clustered_fits(self.plain, n_components, n_restarts, self.rng, self.moments)
 
     def residual(self, coef: Floats) -> Server:
         yield from ()
@@ -361,8 +375,7 @@ class _AtServer(_Source):
 
     def settle(self, parameters: Parameters) -> Server:
         yield from ()
-        density = density_coefficients(parameters, self.noise)
-        share, loglik = responsibilities(self.statistics, density, log_weights(parameters))
+        share, loglik = responsibilities(self.statistics, parameters, self.outside)
         everyone = np.tile(parameters.weights[0], (len(self.roster), 1))
         everyone[self.clients] = share[0].T
         return _Sites(
@@ -389,11 +402,12 @@ class _AtSites(_Source):
 
     def starts(self, n_components: int, word: str, n_restarts: int) -> Server:
         if word == "spectral":
-            replies = yield Ask("moments", note="spectral start")
+            replies = yield Ask("moments", {"limit": np.array(self.limit)}, note="start")
             mean = replies.total("moments") / len(replies.clients)
             return starts.in_eigenspace(mean, n_components, n_restarts, self.rng)
         weights = np.full((n_restarts, n_components), 1.0 / n_components)
-        replies = yield Ask("random_sums", {"weights": weights}, note="random start")
+        common = {"weights": weights, "limit": np.array(self.limit)}
+        replies = yield Ask("random_sums", common, note="start")
         return solve(replies.total("sums"))[0]
 
     def residual(self, coef: Floats) -> Server:
@@ -439,11 +453,13 @@ FMLR = Algorithm(
     steps={
         "statistics": Step(_statistics, {"statistics": STATISTICS}),
         "statistics_and_moments": Step(
-            _statistics_and_moments, {"statistics": STATISTICS, "moments": MOMENTS}
+            _statistics_and_moments,
+            {"statistics": STATISTICS, "moments": MOMENTS},
+            {"limit": LIMIT},
         ),
-        "moments": Step(_moments, {"moments": MOMENTS}),
+        "moments": Step(_moments, {"moments": MOMENTS}, {"limit": LIMIT}),
         "outcome": Step(_outcome, {"outcome": OUTCOME}),
-        "random_sums": Step(_random_sums, {"sums": SUMS}, {"weights": WEIGHTS}),
+        "random_sums": Step(_random_sums, {"sums": SUMS}, {"weights": WEIGHTS, "limit": LIMIT}),
         "weighted_sums": Step(
             _weighted_sums, {"sums": SUMS, "counts": COUNTS, "loglik": LOGLIK}, _PARAMETERS
         ),

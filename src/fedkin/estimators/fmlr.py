@@ -18,8 +18,7 @@ from fedkin.inference import odd_by_likelihood
 from fedkin.models.grouped_regression import (
     Noise,
     Parameters,
-    density_coefficients,
-    log_weights,
+    noise_density,
     responsibilities,
 )
 from fedkin.models.least_squares import packed_statistics
@@ -255,8 +254,8 @@ class FMLR(RegressorMixin, FederatedEstimator):
         if clients.y is None:
             raise ValueError("adapt needs the outcome y of the new sites' rows")
         statistics = packed_statistics(clients, self.fit_intercept)
-        density = density_coefficients(self._parameters, self._noise)
-        share, _ = responsibilities(statistics, density, log_weights(self._parameters))
+        outside = None if self._noise is None else noise_density(statistics, self._noise)
+        share, _ = responsibilities(statistics, self._parameters, outside)
         self._adapted.update(zip(clients.names, _without_noise(share[0].T, self.weights_)))
         return self
 

@@ -3,7 +3,9 @@
 The log density of a client under a component is linear in its packed statistics, so the E-step
 and the M-step are one thin matrix product each, done block by block in one pass over memory. A
 leading axis R holds restarts that run side by side. The last of the G = K + 1 groups may be a
-fixed noise group that takes clients no regression explains.
+fixed noise group that takes clients no regression explains: normal around the null model with a
+variance that is at least `variance` and has a heavy (Pareto) tail, so that a client of any scale
+is better explained there than by bending a regression.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ Floats = NDArray[np.float64]
 
 # Clients per block: log densities, responsibilities and statistics of a block stay in cache.
 CLIENT_BLOCK = 2048
+# Tail index of the noise group's variance: P(variance > c) falls like c ** (-1/2).
+NOISE_TAIL = 1.0
 # Noise below this share of the mean square of y is rounding error of the packed statistics.
 SMALLEST_NOISE_SHARE = 1e-13
 # A component with less than this total of responsibility keeps its old coefficients.
@@ -36,7 +40,7 @@ class Parameters(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """The noise group: y ~ N(x'coef, variance), fixed. `coef` (d,) is zero but for an intercept."""
+    """The noise group, fixed: `coef` (d,) is zero but for an intercept; least `variance`."""
 
     coef: Floats
     variance: float
@@ -50,18 +54,35 @@ class Totals(NamedTuple):
     loglik: Floats
 
 
-def density_coefficients(parameters: Parameters, noise: Noise | None) -> Floats:
-    """Vectors a with a . statistics = log density of a client given its group, (R, G, q)."""
-    coef, variance = parameters.coef, parameters.sigma[:, None] ** 2
-    quadratic = residual_coefficients(coef)
-    if noise is not None:
-        null = residual_coefficients(noise.coef)
-        quadratic = np.concatenate([quadratic, np.tile(null, (len(coef), 1, 1))], axis=1)
-        fixed = np.full((len(coef), 1), noise.variance)
-        variance = np.concatenate([np.tile(variance, (1, coef.shape[1])), fixed], axis=1)
-    density = quadratic * (-0.5 / variance)[..., None]
+def density_coefficients(parameters: Parameters) -> Floats:
+    """Vectors a with a . statistics = log density of a client in a component, (R, K, q)."""
+    variance = parameters.sigma[:, None] ** 2
+    density = residual_coefficients(parameters.coef) * (-0.5 / variance)[..., None]
     density[..., -1] = -0.5 * np.log(2 * np.pi * variance)
     return density
+
+
+def noise_density(statistics: Floats, noise: Noise) -> Floats:
+    """Log density of every client in the noise group, (m,).
+
+    With t = 1 / variance, a = (n + tail) / 2 and Q the squared residuals of the null model it is
+
+        (2 pi)^(-n/2) (tail/2) v^(tail/2)  integral_0^(1/v) t^(a-1) exp(-Q t / 2) dt,
+
+    an incomplete gamma function, taken from whichever side is accurate.
+    """
+    from scipy.special import gammainc, gammaln, hyp1f1
+
+    squares = np.maximum(residual_coefficients(noise.coef) @ statistics, 0.0)
+    n, v = statistics[-1], noise.variance
+    a, x = 0.5 * (n + NOISE_TAIL), squares / (2 * v)
+    near = x <= a + 1
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        below = -x - np.log(a) + np.log(hyp1f1(1.0, a + 1, np.where(near, x, 0.0)))
+        above = gammaln(a) + np.log(gammainc(a, x)) - a * np.log(x)
+    integral = np.where(near, below, above) - a * np.log(v)
+    density: Floats = integral - 0.5 * n * np.log(2 * np.pi)
+    return density + np.log(0.5 * NOISE_TAIL) + 0.5 * NOISE_TAIL * np.log(v)
 
 
 def log_weights(parameters: Parameters) -> Floats:
@@ -71,12 +92,25 @@ def log_weights(parameters: Parameters) -> Floats:
 
 
 def responsibilities(
-    statistics: Floats, density: Floats, log_weight: Floats
+    statistics: Floats, parameters: Parameters, outside: Floats | None = None
 ) -> tuple[Floats, Floats]:
-    """Posterior group probabilities (R, G, b) and log likelihoods (R, b) of b clients."""
-    n_restarts, n_groups, q = density.shape
-    joint = density.reshape(-1, q) @ statistics
-    joint = joint.reshape(n_restarts, n_groups, -1)
+    """Posterior group probabilities (R, G, m) and log likelihoods (R, m) of m clients.
+
+    `outside` (m,) is their `noise_density` if there is a noise group.
+    """
+    return _posterior(
+        statistics, density_coefficients(parameters), log_weights(parameters), outside
+    )
+
+
+def _posterior(
+    statistics: Floats, density: Floats, log_weight: Floats, outside: Floats | None
+) -> tuple[Floats, Floats]:
+    n_restarts, n_components, q = density.shape
+    joint = (density.reshape(-1, q) @ statistics).reshape(n_restarts, n_components, -1)
+    if outside is not None:
+        row = np.broadcast_to(outside, (n_restarts, 1, len(outside)))
+        joint = np.concatenate([joint, row], axis=1)
     joint += log_weight[..., None]
     top = joint.max(axis=1)
     joint -= top[:, None]
@@ -86,17 +120,19 @@ def responsibilities(
     return joint, top + np.log(total)
 
 
-def expect(statistics: Floats, parameters: Parameters, noise: Noise | None) -> Totals:
+def expect(statistics: Floats, parameters: Parameters, outside: Floats | None = None) -> Totals:
     """The E-step of all clients, statistics (q, m), summed."""
-    density, log_weight = density_coefficients(parameters, noise), log_weights(parameters)
-    n_restarts, n_groups, q = density.shape
+    density, log_weight = density_coefficients(parameters), log_weights(parameters)
+    n_restarts, n_groups, q = len(log_weight), log_weight.shape[1], len(statistics)
     sums = np.zeros((n_restarts * n_groups, q))
     counts = np.zeros((n_restarts, n_groups))
     loglik = np.zeros(n_restarts)
     for begin in range(0, statistics.shape[1], CLIENT_BLOCK):
-        block = statistics[:, begin : begin + CLIENT_BLOCK]
-        share, logs = responsibilities(block, density, log_weight)
-        sums += share.reshape(n_restarts * n_groups, -1) @ block.T
+        block = slice(begin, begin + CLIENT_BLOCK)
+        share, logs = _posterior(
+            statistics[:, block], density, log_weight, None if outside is None else outside[block]
+        )
+        sums += share.reshape(n_restarts * n_groups, -1) @ statistics[:, block].T
         counts += share.sum(axis=-1)
         loglik += logs.sum(axis=-1)
     return Totals(sums.reshape(n_restarts, n_groups, q), counts, loglik)

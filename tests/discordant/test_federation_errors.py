@@ -1,0 +1,110 @@
+"""Bad data are refused by site, fact and remedy."""
+
+import numpy as np
+import pytest
+
+from fedkin import Federation, FederationError
+
+
+def test_missing_values_name_site_column_and_remedy():
+    X = np.ones((40, 2))
+    X[[3, 5, 7], 1] = np.nan
+    with pytest.raises(FederationError) as raised:
+        Federation.from_clients({"A": np.ones((2, 2)), "B": X})
+    expected = (
+        "site 'B': column 'x1' has 3 of 40 values missing; drop or impute them before fitting"
+    )
+    assert str(raised.value) == expected
+
+
+def test_infinite_values_and_missing_targets_are_named():
+    with pytest.raises(FederationError, match=r"site 'A': column 'x0' has 1 of 2 values infinite"):
+        Federation.from_groups([[np.inf], [1]], ["A", "A"])
+    with pytest.raises(FederationError, match=r"site 'B': target 'y' has 1 of 1 values missing"):
+        Federation.from_groups([[1], [1]], ["A", "B"], [0, np.nan])
+
+
+def test_many_findings_are_counted_not_poured_out():
+    with pytest.raises(FederationError, match="and 15 more") as raised:
+        Federation.from_groups(np.full((20, 1), np.nan), np.arange(20))
+    assert len(raised.value.findings) == 20
+
+
+def test_columns_that_differ_are_named():
+    pandas = pytest.importorskip("pandas")
+    one = pandas.DataFrame({"age": [1.0], "bmi": [2.0]})
+    other = pandas.DataFrame({"age": [1.0], "weight": [2.0]})
+    with pytest.raises(FederationError, match=r"site 'B'.*lacks bmi has besides weight"):
+        Federation.from_clients({"A": one, "B": other})
+    turned = Federation.from_clients({"A": one, "B": one[["bmi", "age"]]})
+    np.testing.assert_array_equal(turned.X, [[1, 2], [1, 2]])
+
+
+def test_text_columns_are_refused_by_name():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"site": ["A"], "sex": ["f"], "y": [1.0]})
+    with pytest.raises(ValueError, match=r"column 'sex' holds .*, not numbers; encode or drop it"):
+        Federation.from_frame(frame, "site", "y")
+    with pytest.raises(FederationError, match="site 'A': X holds values that are not numbers"):
+        Federation.from_clients({"A": [["f"]]})
+
+
+def test_missing_columns_are_named_with_what_there_is():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"clinic": ["A"], "x": [1.0]})
+    with pytest.raises(ValueError, match="no column 'site'; the columns are clinic, x"):
+        Federation.from_frame(frame)
+
+
+@pytest.mark.parametrize("nameless", [None, float("nan"), ""])
+def test_a_row_without_a_site_is_named_by_its_number(nameless):
+    with pytest.raises(ValueError, match="row 2 has no site name"):
+        Federation.from_groups(np.ones((2, 1)), np.array(["A", nameless], dtype=object))
+
+
+def test_one_site_spelt_two_ways_is_refused():
+    with pytest.raises(ValueError, match="'1' is named by a number in some rows and by text"):
+        Federation.from_groups(np.ones((2, 1)), np.array([1, "1"], dtype=object))
+    with pytest.raises(ValueError, match="two sites are both called '1'"):
+        Federation.from_clients({1: np.ones((1, 1)), "1": np.ones((1, 1))})
+
+
+def test_lengths_that_do_not_match_are_told():
+    with pytest.raises(ValueError, match="one site name per row: 2 rows"):
+        Federation.from_groups(np.ones((2, 1)), ["A"])
+    with pytest.raises(ValueError, match="one number per row: 2 rows"):
+        Federation.from_groups(np.ones((2, 1)), ["A", "A"], [1.0])
+    with pytest.raises(ValueError, match="rows and columns"):
+        Federation.from_groups(np.ones(2), ["A", "A"])
+
+
+def test_no_rows_at_all_is_an_error_and_no_sites_too():
+    with pytest.raises(FederationError, match="no site has any row"):
+        Federation.from_clients({"A": np.empty((0, 2))})
+    with pytest.raises(ValueError, match="at least one site"):
+        Federation.from_clients({})
+
+
+def test_targets_at_some_sites_only_are_an_error():
+    with pytest.raises(FederationError, match="site 'B': has no target y"):
+        Federation.from_clients({"A": (np.ones((1, 1)), [1]), "B": np.ones((1, 1))})
+
+
+def test_tiny_empty_and_constant_are_warnings():
+    made = Federation.from_clients(
+        {"empty": np.empty((0, 2)), "tiny": np.ones((1, 2)), "big": [[1, k] for k in range(9)]}
+    )
+    facts = " / ".join(str(finding) for finding in made.findings)
+    assert all(finding.level == "warning" for finding in made.findings)
+    assert "site 'empty': has no rows" in facts
+    assert "1 of 3 sites have no more rows than there are features (2), for example 'tiny'" in facts
+    assert "column 'x0' is constant at every site" in facts
+
+
+def test_files_that_are_not_there_or_not_tables_are_named(tmp_path):
+    with pytest.raises(ValueError, match="no CSV, Parquet or npz files"):
+        Federation.from_files(tmp_path)
+    with pytest.raises(ValueError, match=r"x\.txt: expected a file ending in"):
+        Federation.from_files([tmp_path / "x.txt"])
+    with pytest.raises(ValueError, match=r"x\.csv: there is no such file"):
+        Federation.from_files([tmp_path / "x.csv"])
