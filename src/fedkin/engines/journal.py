@@ -96,7 +96,7 @@ class Journal:
         arrays = {_REPLY + name: array for name, array in record.replies.items()}
         arrays["asked"], arrays["answered"] = record.asked, record.replies.clients
         arrays["facts"] = np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)
-        _save(self._path(record.number), arrays)
+        save_arrays(self._path(record.number), arrays)
 
     def read(self, number: int) -> Record | None:
         """The record of a round, or None if it was never closed or cannot be read."""
@@ -129,7 +129,7 @@ class Journal:
 
     def finish(self, result: Result) -> None:
         """Keep what the program returned."""
-        _save(self.folder / "result.npz", result)
+        save_arrays(self.folder / "result.npz", result)
 
     def result(self) -> Result | None:
         """What the program returned, if it ended."""
@@ -184,7 +184,8 @@ def settings_of(configuration: Mapping[str, Any]) -> Settings:
     return settings
 
 
-def _save(path: Path, arrays: Arrays) -> None:
+def save_arrays(path: Path, arrays: Arrays) -> None:
+    """Write an npz file that exists whole or not at all."""
     beside = path.with_suffix(".part")
     with open(beside, "wb") as file:
         np.savez(file, **dict(arrays))  # type: ignore[arg-type]

@@ -26,6 +26,7 @@ class Ledger:
         self.folder = Path(folder)
         self.keep_values = keep_values
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._n_values = sum(1 for _ in self.folder.glob("*.npz"))
 
     def record(
         self,
@@ -37,7 +38,6 @@ class Ledger:
         withheld: Reason | None = None,
     ) -> None:
         """Write down one reply of the sites (usually one); a withheld reply did not leave."""
-        lines = self.lines()
         entry: dict[str, Any] = {
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "run": run,
@@ -48,7 +48,8 @@ class Ledger:
             "fields": {name: _described(array) for name, array in arrays.items()},
         }
         if self.keep_values and withheld is None:
-            entry["values"] = f"{len(lines) + 1:08d}.npz"
+            self._n_values += 1
+            entry["values"] = f"{self._n_values:08d}.npz"
             with open(self.folder / entry["values"], "wb") as file:
                 np.savez(file, **dict(arrays))  # type: ignore[arg-type]
         with open(self.folder / "ledger.jsonl", "a", encoding="utf-8") as file:

@@ -1,0 +1,142 @@
+"""A real site's half of any engine: answer, remember, keep the ledger.
+
+Memory lives on the site's own disk. A step's new memory is written, tagged with its round, before
+the reply leaves; it counts once a later question acknowledges that reply, and is thrown away if
+the question acknowledges another. So a lost reply equals "this client skipped the round", and a
+repeated question gets the same answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedkin.engines.journal import save_arrays
+from fedkin.federation import Federation
+from fedkin.privacy.ledger import Ledger
+from fedkin.protocol import (
+    Algorithm,
+    Arrays,
+    Fault,
+    Memory,
+    ProtocolError,
+    Reason,
+    Settings,
+    bind,
+    inspect,
+)
+from fedkin.randomness import KeyRing
+
+logger = logging.getLogger("fedkin.site")
+
+_TAG = "__round__"
+
+
+class SiteMemory:
+    """Committed and offered memory of one run, each a file that exists whole or not at all."""
+
+    def __init__(self, folder: Path) -> None:
+        self.committed = folder / "committed.npz"
+        self.offered = folder / "offered.npz"
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def acknowledge(self, number: int) -> None:
+        """Keep what was offered with round `number`; anything else that was offered is void."""
+        stored = _load(self.offered)
+        if stored is not None and int(stored[_TAG]) == number:
+            os.replace(self.offered, self.committed)
+        else:
+            self.offered.unlink(missing_ok=True)
+
+    def read(self) -> Memory:
+        """The memory that counts, None if there is none."""
+        stored = _load(self.committed)
+        if stored is None:
+            return None
+        return {name: array for name, array in stored.items() if name != _TAG}
+
+    def offer(self, number: int, memory: Memory) -> None:
+        """Write down the memory that goes with the reply of round `number`."""
+        if memory is not None:
+            save_arrays(self.offered, {**memory, _TAG: np.array(number)})
+
+
+def _load(path: Path) -> dict[str, np.ndarray] | None:
+    if not path.exists():
+        return None
+    with np.load(path, allow_pickle=False) as stored:
+        return dict(stored)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Arrays that leave, or the one word about why they do not."""
+
+    arrays: Arrays
+    fault: Fault | None = None
+
+
+class SiteHalf:
+    """One client, its data and its memory, answering the questions of one run."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        settings: Settings,
+        clients: Federation,
+        seed: int,
+        run: str,
+        state: str | Path,
+        least_rows: int = 0,
+    ) -> None:
+        if clients.n_clients != 1:
+            raise ValueError(f"a site holds one client, not {clients.n_clients}")
+        self.algorithm, self.clients, self.run = algorithm, clients, run
+        self.settings = algorithm.settings_for_clients(settings)
+        self.least_rows = least_rows
+        self.cache = algorithm.prepare(clients, self.settings)
+        self.ring = KeyRing(clients.names, seed)
+        self.memory = SiteMemory(Path(state) / run)
+        self.ledger = Ledger(Path(state) / "ledger")
+
+    def answer(
+        self, number: int, step: str, acknowledged: int, common: Arrays, personal: Arrays
+    ) -> Answer:
+        """Answer one question; whatever goes wrong leaves as a word, its story stays here."""
+        self.memory.acknowledge(acknowledged)
+        try:
+            reply, memory, fault = self._compute(number, step, common, personal)
+        except Exception:
+            logger.exception("round %d, step %s", number, step)
+            reply, memory, fault = {}, None, (Reason.ERROR, "")
+        names = self.clients.names
+        if fault is not None:
+            self.ledger.record(self.run, number, step, names, {}, withheld=fault[0])
+            return Answer({}, fault)
+        self.memory.offer(number, memory)
+        self.ledger.record(self.run, number, step, names, reply)
+        return Answer(reply)
+
+    def _compute(
+        self, number: int, step: str, common: Arrays, personal: Arrays
+    ) -> tuple[Arrays, Memory, Fault | None]:
+        if step not in self.algorithm.steps:
+            raise ProtocolError(f"{self.algorithm.name} has no client step {step!r}")
+        known = self.algorithm.steps[step]
+        dims = bind(known.personal, personal, bind(known.common, common, {}), lead=1)
+        reply, memory = known.function(
+            self.clients,
+            self.cache,
+            self.settings,
+            common,
+            personal,
+            self.memory.read(),
+            self.ring.at(number),
+        )
+        me = np.zeros(1, dtype=np.intp)
+        _, faults = inspect(known.reply, [(me, reply)], dims, self.clients.sizes, self.least_rows)
+        return reply, memory, faults.get(0)

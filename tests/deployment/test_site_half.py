@@ -1,0 +1,136 @@
+"""Commit on acknowledgement, without an engine: a link that loses what it is told to lose."""
+
+import numpy as np
+import pytest
+
+from fedkin.engines import InProcess, Rules, drive
+from fedkin.engines.site import SiteHalf
+from fedkin.protocol import Reason, Roster
+from tests.conformance.cases import CASES, ragged_federation
+from tests.conformance.test_battery import assert_same_bits
+
+every_algorithm = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+class LossyLink:
+    """Real site halves; `fate(round, site)` is "lost" (answered, never arrived), "crash" (answered,
+    then the site restarts), "silent" (never asked) or None."""
+
+    sizes, least_rows, last_error = None, 0, None
+
+    def __init__(self, case, data, folder, fate=lambda number, site: None, seed=3):
+        self.case, self.data, self.folder, self.fate, self.seed = case, data, folder, fate, seed
+        self.halves = {}
+        self.acknowledged = dict.fromkeys(range(len(data)), 0)
+
+    def half(self, k):
+        if k not in self.halves:
+            settings = self.case.algorithm.completed(self.case.settings)
+            self.halves[k] = SiteHalf(
+                self.case.algorithm,
+                settings,
+                self.data.take([k]),
+                self.seed,
+                "run",
+                self.folder / self.data.names[k],
+            )
+        return self.halves[k]
+
+    def exchange(self, number, ask, asked):
+        blocks, failed = [], {}
+        for k in map(int, asked):
+            fate = self.fate(number, self.data.names[k])
+            if fate == "silent":
+                failed[k] = (Reason.ABSENT, "")
+                continue
+            personal = {name: array[k : k + 1] for name, array in ask.personal.items()}
+            answer = self.half(k).answer(
+                number, ask.step, self.acknowledged[k], ask.common, personal
+            )
+            if fate == "lost":
+                failed[k] = (Reason.ABSENT, "")
+                continue
+            if fate == "crash":
+                del self.halves[k]
+            blocks.append((np.array([k]), answer.arrays))
+        return blocks, failed
+
+    def settle(self, number, accepted):
+        self.acknowledged.update(dict.fromkeys(map(int, accepted), number))
+
+    def replay(self, ask, record):
+        self.settle(record.number, record.replies.clients)
+
+    def memories(self):
+        return None
+
+
+def run(case, folder, fate=lambda number, site: None):
+    data = ragged_federation()
+    link = LossyLink(case, data, folder, fate)
+    settings = {**case.algorithm.completed(case.settings), "max_rounds": 25}
+    return drive(case.algorithm, settings, Roster(data.names, 3), link, Rules(quorum=0.3))
+
+
+def some(number, site, what):
+    return what if (number * 7 + int(site.split("-")[1])) % 5 == 0 and number > 2 else None
+
+
+@every_algorithm
+def test_sites_one_by_one_equal_one_block(case, tmp_path):
+    settings = {**case.settings, "max_rounds": 25}
+    together = InProcess(block_size=1).run(case.algorithm, settings, ragged_federation(), 3)
+    apart = run(case, tmp_path)
+    for name in case.shared:
+        np.testing.assert_array_equal(apart.result[name], together.result[name])
+
+
+@every_algorithm
+def test_a_lost_reply_is_bitwise_a_skipped_round(case, tmp_path):
+    lost = run(case, tmp_path / "lost", lambda n, s: some(n, s, "lost"))
+    silent = run(case, tmp_path / "silent", lambda n, s: some(n, s, "silent"))
+    assert lost.refusals == silent.refusals and len(lost.refusals) > 3
+    assert_same_bits(lost, silent)
+
+
+@every_algorithm
+def test_a_site_that_restarts_after_any_reply_remembers(case, tmp_path):
+    crashing = run(case, tmp_path / "crash", lambda number, site: "crash")
+    assert_same_bits(crashing, run(case, tmp_path / "steady"))
+
+
+@every_algorithm
+def test_a_repeated_question_gets_the_same_answer(case, tmp_path):
+    data = ragged_federation()
+    link = LossyLink(case, data, tmp_path)
+    program = case.algorithm.program(Roster(data.names, 3), case.algorithm.completed(case.settings))
+    ask = next(program)
+    once, _ = link.exchange(1, ask, np.arange(len(data)))
+    again, _ = link.exchange(1, ask, np.arange(len(data)))
+    for (_, one), (_, other) in zip(once, again):
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+    program.close()
+
+
+def test_a_site_withholds_and_writes_down_what_may_not_leave(tmp_path):
+    case, data = CASES[0], ragged_federation()
+    k = int(np.argmin(data.sizes))
+    settings = case.algorithm.completed(case.settings)
+    half = SiteHalf(
+        case.algorithm, settings, data.take([k]), 3, "run", tmp_path, least_rows=data.sizes[k] + 1
+    )
+    answer = half.answer(1, "outcome", 0, {}, {})
+    assert not answer.arrays and answer.fault == (Reason.FEW_ROWS, "outcome")
+    assert half.ledger.lines()[0]["withheld"] == "FEW_ROWS"
+    assert half.ledger.account() == {}
+
+
+@pytest.mark.parametrize(
+    ("step", "common"), [("format_disk", {}), ("residual", {}), ("residual", {"coef": np.ones(3)})]
+)
+def test_a_question_that_breaks_the_contract_gets_one_word(step, common, tmp_path):
+    case, data = CASES[0], ragged_federation()
+    settings = case.algorithm.completed(case.settings)
+    half = SiteHalf(case.algorithm, settings, data.take([0]), 3, "run", tmp_path)
+    assert half.answer(1, step, 0, common, {}).fault == (Reason.ERROR, "")
