@@ -76,9 +76,17 @@ class Federation:
     # ---------------------------------------------------------------- constructors
 
     @classmethod
-    def from_groups(cls, X: Any, groups: ArrayLike, y: ArrayLike | None = None) -> Federation:
+    def from_groups(
+        cls,
+        X: Any,
+        groups: ArrayLike,
+        y: ArrayLike | None = None,
+        feature_names: Sequence[str] | None = None,
+        target_name: str | None = None,
+    ) -> Federation:
         """From one table and a site name per row."""
         table, features = numeric_table(X)
+        features = features if feature_names is None else tuple(feature_names)
         labels = np.asarray(groups)
         if labels.ndim != 1 or len(labels) != len(table):
             raise ValueError(
@@ -95,12 +103,14 @@ class Federation:
             names,
             None if target is None else target[rows],
             features,
-            None if y is None else (getattr(y, "name", None) or "y"),
+            None if y is None else (target_name or getattr(y, "name", None) or "y"),
             rows,
         )
 
     @classmethod
-    def from_clients(cls, clients: Mapping[Any, Any] | Sequence[Any]) -> Federation:
+    def from_clients(
+        cls, clients: Mapping[Any, Any] | Sequence[Any], target_name: str = "y"
+    ) -> Federation:
         """From a mapping name -> X or (X, y), or a list of these (named site-1, site-2, ...)."""
         if not isinstance(clients, Mapping):
             clients = {f"site-{i + 1}": client for i, client in enumerate(clients)}
@@ -132,7 +142,7 @@ class Federation:
             names,
             None if without else np.concatenate([targets[name] for name in names]),
             features,
-            None if without else "y",
+            None if without else target_name,
         )
 
     @classmethod
@@ -161,12 +171,13 @@ class Federation:
             raise ValueError("no feature columns are left; give the table at least one")
         groups = np.array([site_of_row(i, v) for i, v in enumerate(table[client].to_list())])
         columns = {c: numeric_column(table[c], c) for c in features}
-        made = cls.from_groups(
+        return cls.from_groups(
             np.stack(list(columns.values()), axis=1),
             groups,
             None if target is None else numeric_column(table[target], target),
+            features,
+            target,
         )
-        return made._renamed(tuple(features), target)
 
     @classmethod
     def from_files(
@@ -192,8 +203,8 @@ class Federation:
                 raise ValueError(f"two files are both called {min(twice)!r}; give a mapping")
             files = dict(zip(stems, files))
         read = {canonical_name(n): read_site(Path(path), target) for n, path in files.items()}
-        made = cls.from_clients({n: X if y is None else (X, y) for n, (X, y) in read.items()})
-        return made._renamed(made.feature_names, target)
+        clients = {n: X if y is None else (X, y) for n, (X, y) in read.items()}
+        return cls.from_clients(clients, target or "y")
 
     @classmethod
     def _checked(
@@ -219,10 +230,6 @@ class Federation:
         if errors:
             raise FederationError(errors)
         return made
-
-    def _renamed(self, features: tuple[str, ...], target: str | None) -> Federation:
-        target = target if self.y is not None else None
-        return Federation(self.X, self.offsets, self.names, self.y, features, target, self.rows)
 
     # ---------------------------------------------------------------- facts
 

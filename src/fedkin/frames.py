@@ -106,7 +106,12 @@ def numeric_table(X: Any) -> tuple[Floats, tuple[str, ...]]:
         raise ValueError("X holds values that are not numbers; encode or drop them") from None
     if matrix.ndim != 2:
         raise ValueError(f"X must have rows and columns; its shape is {matrix.shape}")
-    return matrix, tuple(f"x{j}" for j in range(matrix.shape[1]))
+    return matrix, plain_names(matrix.shape[1])
+
+
+def plain_names(n_features: int) -> tuple[str, ...]:
+    """The names of columns that came without any: x0, x1, ..."""
+    return tuple(f"x{j}" for j in range(n_features))
 
 
 def target_vector(y: ArrayLike, n_rows: int) -> Floats:

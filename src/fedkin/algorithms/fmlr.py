@@ -253,7 +253,9 @@ def _start(source: _AtServer | _AtSites, n_components: int, settings: Settings) 
     given coefficients it starts at what they leave unexplained at the median site.
     """
     init = settings["init"]
-    if isinstance(init, str):
+    if isinstance(init, str) and n_components == 1:
+        coef = yield from source.starts(1, "random", 1)  # one regression: pooled least squares
+    elif isinstance(init, str):
         coef = yield from source.starts(n_components, init, settings["n_restarts"])
     else:
         coef = np.asarray(init, dtype=np.float64)[None]
@@ -365,9 +367,12 @@ class _AtServer(_Source):
 
     def starts(self, n_components: int, word: str, n_restarts: int) -> Server:
         yield from ()
-        if word == "random":
-            return starts.random_groups(self.plain, n_components, n_restarts, self.rng)
-        return starts.clustered_fits(self.plain, n_components, n_restarts, self.rng, self.moments)
+        n_random = {"random": n_restarts, "auto": n_restarts // 2}.get(word, 0)
+        drawn = starts.random_groups(self.plain, n_components, n_random, self.rng)
+        clustered = starts.clustered_fits(
+            self.plain, n_components, n_restarts - n_random, self.rng, self.moments
+        )
+        return np.concatenate([clustered, drawn])
 
     def residual(self, coef: Floats) -> Server:
         yield from ()

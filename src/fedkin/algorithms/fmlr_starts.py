@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedkin.clustering import kmeans
 from fedkin.federation import Federation
-from fedkin.models.least_squares import solve
+from fedkin.models.least_squares import n_coefficients, solve
 
 Floats = NDArray[np.float64]
 
@@ -85,6 +85,8 @@ def clustered_fits(
     moments: Floats | None = None,
 ) -> Floats:
     """Centres of the clients' ridge fits, one k-means++ start per restart, (R, K, d)."""
+    if n_restarts == 0:
+        return np.empty((0, n_components, n_coefficients(len(statistics))))
     filled = np.flatnonzero(statistics[-1] > 0)
     if len(filled) > MOST_CLUSTERED:
         filled = rng.choice(filled, MOST_CLUSTERED, replace=False)

@@ -11,6 +11,7 @@ from sklearn.utils.validation import validate_data
 
 from fedkin.engines import InProcess
 from fedkin.federation import Federation
+from fedkin.frames import plain_names
 from fedkin.names import canonical_name
 from fedkin.protocol import Algorithm, Outcome
 from fedkin.tables import Table
@@ -30,18 +31,17 @@ class FederatedEstimator(BaseEstimator):
             return None
         if isinstance(X, Federation):
             self.n_features_in_ = X.n_features
-            self.feature_names_in_ = np.array(X.feature_names, dtype=object)
+            if X.feature_names != plain_names(X.n_features):
+                self.feature_names_in_ = np.array(X.feature_names, dtype=object)
             return X
         if groups is not None and len(groups) != np.shape(X)[0]:
             raise ValueError(f"groups names {len(groups)} rows, X has {np.shape(X)[0]}")
-        names = getattr(X, "columns", None)
-        if groups is not None:
-            # Federation's own checks name the site; scikit-learn's would not.
-            Federation.from_groups(X, groups, y)
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        # With sites given, Federation's own checks name the site; scikit-learn's would not.
+        X, y = validate_data(
+            self, X, y, dtype=np.float64, y_numeric=True, ensure_all_finite=groups is None
+        )
         sites = np.full(len(X), ONLY_SITE) if groups is None else groups
-        made = Federation.from_groups(X, sites, y)
-        return made if names is None else made._renamed(tuple(map(str, names)), made.target_name)
+        return Federation.from_groups(X, sites, y, getattr(self, "feature_names_in_", None))
 
     def _run(self, algorithm: Algorithm, settings: dict[str, Any], federation: Any) -> Outcome:
         """Fit through the engine and note what every estimator reports."""

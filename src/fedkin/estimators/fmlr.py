@@ -53,8 +53,9 @@ class FMLR(RegressorMixin, FederatedEstimator):
         the server (one round). "sums": the same sums weighted by its group probabilities in every
         round; its label is not sent, but whoever sees one site's weighted sums can infer it.
     init : "auto", "ridge", "spectral", "random", or array (K, d) or (K, d + 1)
-        Where EM starts; "auto" is "ridge" (sites' ridge fits clustered) with
-        `share="statistics"` and "random" (groups by lot) with `share="sums"`. An array holds
+        Where EM starts: "ridge" clusters the sites' ridge fits, "spectral" does so in the
+        eigenspace of pair moments, "random" draws groups by lot; "auto" is half "ridge", half
+        "random" with `share="statistics"`, and "random" with `share="sums"`. An array holds
         coefficients, with the intercept last if it has one more column than X.
     sigma, weights : None (learnt), or a number and "uniform" (the paper's mode)
     robust : bool
@@ -219,7 +220,7 @@ class FMLR(RegressorMixin, FederatedEstimator):
                 stacklevel=3,
             )
         if federation is not None and federation.y is not None and self.sigma is None:
-            size = float(np.sqrt(np.mean(np.square(federation.y))))
+            size = float(np.sqrt(np.median(np.square(federation.y))))
             if 0 < self.sigma_ < ROUNDING_SHARE * size:
                 warnings.warn(
                     f"the noise ({self.sigma_:.2g}) is too small beside the outcome ({size:.2g}) "

@@ -10,6 +10,8 @@ and everything regression needs from a client, whatever its n, is a matrix produ
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +22,12 @@ Floats = NDArray[np.float64]
 # Eigenvalues of a Gram matrix scaled to unit diagonal below this count as zero: a direction the
 # data do not determine. Rounding in the sums alone gives about 1e-15 times d.
 RANK_TOLERANCE = 1e-11
+
+
+@cache
+def upper_triangle(size: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Rows and columns of the upper triangle, row by row."""
+    return np.triu_indices(size)
 
 
 def n_statistics(n_coefficients: int) -> int:
@@ -38,7 +46,7 @@ def packed_statistics(clients: Federation, fit_intercept: bool) -> Floats:
     columns = [clients.X] + ([np.ones((len(clients.X), 1))] if fit_intercept else [])
     rows = np.concatenate([*columns, clients.y[:, None]], axis=1)
     size = rows.shape[1]
-    upper = np.triu_indices(size)
+    upper = upper_triangle(size)
     packed = np.zeros((len(upper[0]) + 1, clients.n_clients))
     packed[-1] = clients.sizes
     for bucket in clients.buckets():
@@ -51,7 +59,7 @@ def packed_statistics(clients: Federation, fit_intercept: bool) -> Floats:
 def residual_coefficients(coef: Floats) -> Floats:
     """Vectors c with c . statistics = sum of squared residuals, (..., d) -> (..., q)."""
     signed = np.concatenate([-coef, np.ones((*coef.shape[:-1], 1))], axis=-1)
-    upper = np.triu_indices(signed.shape[-1])
+    upper = upper_triangle(signed.shape[-1])
     twice = np.where(upper[0] == upper[1], 1.0, 2.0)
     products = twice * signed[..., upper[0]] * signed[..., upper[1]]
     return np.concatenate([products, np.zeros((*coef.shape[:-1], 1))], axis=-1)
@@ -60,7 +68,7 @@ def residual_coefficients(coef: Floats) -> Floats:
 def unpack(statistics: Floats) -> tuple[Floats, Floats, Floats, Floats]:
     """X'X (..., d, d), X'y (..., d), y'y (...) and n (...) from packed statistics (..., q)."""
     size = n_coefficients(statistics.shape[-1]) + 1
-    upper = np.triu_indices(size)
+    upper = upper_triangle(size)
     gram = np.zeros((*statistics.shape[:-1], size, size))
     gram[..., upper[0], upper[1]] = statistics[..., :-1]
     gram[..., upper[1], upper[0]] = statistics[..., :-1]

@@ -1,0 +1,45 @@
+# Everything runs in .venv, which `make install` makes; only python3, pip and make are needed.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: install run test lint accept bench clean
+
+install: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(PIP) -e .
+	touch $@
+
+.venv/installed-dev: .venv/installed
+	$(PIP) -e ".[nvflare,dev]"
+	touch $@
+
+.venv/installed-bench: .venv/installed-dev
+	$(PIP) -e ".[bench]"
+	touch $@
+
+# The main job on shipped real data; writes report.html and says where.
+run: install
+	$(BIN)/python examples/turbofan.py report.html
+
+lint: .venv/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# The deployment tests start a real federation each; the rest runs on two workers beside them.
+test: lint
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# Full-size runs behind the promises; results are CSV files beside the scripts.
+accept: .venv/installed-dev
+	$(BIN)/python benchmarks/accept/fmlr.py
+
+bench: .venv/installed-bench
+	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/fmlr.py
+
+clean:
+	rm -rf .venv report.html .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,103 @@
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedkin.cli import app, main
+from fedkin.datasets import contaminate_sites, make_regression_groups
+from fedkin.datasets.fmlr import PAPER_COEF
+
+
+@pytest.fixture
+def table(tmp_path):
+    groups = make_regression_groups(12, 10, PAPER_COEF[2], random_state=0)
+    return write(groups.federation, tmp_path / "data.csv")
+
+
+def write(data, path):
+    names = np.array(data.names)[data.owner]
+    lines = ["clinic,a,b,c,d,e,y"]
+    lines += [
+        ",".join([s, *map(repr, x.tolist()), repr(float(v))])
+        for s, x, v in zip(names, data.X, data.y)
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def test_fit_prints_tables_and_writes_them(table, tmp_path):
+    out = tmp_path / "out"
+    done = run("fit", "fmlr", table, "--client", "clinic", "--target", "y", "--out", out)
+    assert done.exit_code == 0, done.output
+    assert "12 sites, 2 regressions" in done.output
+    written = sorted(path.name for path in out.iterdir())
+    assert written == ["choice.csv", "components.csv", "sites.csv", "summary.html", "traffic.csv"]
+    assert "12 sites, 2 regressions" in (out / "summary.html").read_text()
+
+
+def test_fit_speaks_json(table):
+    done = run("fit", "fmlr", table, "--client", "clinic", "-k", 2, "--share", "sums", "--json")
+    content = json.loads(done.stdout)
+    assert len(content["components"]) == 2 and len(content["sites"]) == 12
+    assert {site["group"] for site in content["sites"]} == {0, 1}
+
+
+def test_parquet_is_read_too(table, tmp_path):
+    from pyarrow import csv, parquet
+
+    parquet.write_table(csv.read_csv(table), tmp_path / "data.parquet")
+    one = run("fit", "fmlr", table, "--client", "clinic", "--json").stdout
+    other = run("fit", "fmlr", tmp_path / "data.parquet", "--client", "clinic", "--json").stdout
+    assert json.loads(one) == json.loads(other)
+
+
+def test_check_finds_nothing_in_good_data_and_names_what_is_wrong(table, tmp_path):
+    done = run("check", table, "--client", "clinic", "--target", "y")
+    assert done.exit_code == 0 and "nothing to complain about" in done.output
+    broken = tmp_path / "missing.csv"
+    lines = table.read_text().splitlines()
+    first = lines[1].split(",")
+    lines[1] = ",".join([first[0], "", *first[2:]])
+    broken.write_text("\n".join(lines))
+    done = run("check", broken, "--client", "clinic", "--json")
+    assert done.exit_code == 2
+    finding = json.loads(done.stdout)["findings"][0]
+    assert finding["level"] == "error" and finding["site"] == "1"
+    assert finding["fact"] == "column 'a' has 1 of 10 values missing"
+
+
+def test_strict_makes_warnings_count(tmp_path):
+    few = tmp_path / "few.csv"
+    few.write_text("site,a,b\nA,1,2\nB,2,1\n")
+    assert run("check", few).exit_code == 0
+    done = run("check", few, "--strict")
+    assert done.exit_code == 1 and "for example 'A', 'B'" in done.output
+
+
+def test_odd_sites_are_named_on_the_error_stream(tmp_path):
+    clean = make_regression_groups(40, 12, PAPER_COEF[3], random_state=3)
+    spoilt = contaminate_sites(clean, 0.2, "noise", 1)
+    path = write(spoilt.federation, tmp_path / "spoilt.csv")
+    done = run("fit", "fmlr", path, "--client", "clinic", "-k", 3, "--strict")
+    assert done.exit_code == 1 and "warning: 8 of 40 sites fit none of the groups" in done.stderr
+    done = run("fit", "fmlr", path, "--client", "clinic", "-k", 3, "--robust", "--strict")
+    assert done.exit_code == 0
+
+
+def test_errors_are_one_line_and_exit_with_two(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("sys.argv", ["fedkin", "check", str(tmp_path / "none.csv")])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("fedkin: ")
+
+
+def test_version_is_told():
+    import fedkin
+
+    assert run("--version").output.strip() == fedkin.__version__

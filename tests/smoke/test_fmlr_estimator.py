@@ -1,0 +1,138 @@
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.linear_model import LinearRegression
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from fedkin import FMLR, Federation
+from fedkin.datasets import contaminate_sites, make_regression_groups
+from fedkin.datasets.fmlr import PAPER_COEF
+from fedkin.estimators.fmlr import OddSitesWarning
+
+GROUPS = make_regression_groups(40, 12, PAPER_COEF[3], random_state=3)
+
+
+@parametrize_with_checks([FMLR()])
+def test_scikit_learn_accepts_the_estimator(estimator, check):
+    check(estimator)
+
+
+def test_rows_groups_and_federation_give_the_same_fit():
+    data = GROUPS.federation
+    one = FMLR(3, random_state=0).fit(data)
+    shuffled = np.random.default_rng(0).permutation(len(data.X))
+    names = np.array(data.names)[data.owner]
+    other = FMLR(3, random_state=0).fit(data.X[shuffled], data.y[shuffled], groups=names[shuffled])
+    np.testing.assert_allclose(one.coef_, other.coef_, atol=1e-9)
+    np.testing.assert_array_equal(one.labels_, other.labels_)
+    np.testing.assert_allclose(
+        one.predict(data)[shuffled], other.predict(data.X[shuffled], names[shuffled]), atol=1e-8
+    )
+
+
+def test_one_site_equals_least_squares():
+    data = GROUPS.federation.take([0])
+    fitted = FMLR(random_state=0).fit(data.X, data.y)
+    plain = LinearRegression().fit(data.X, data.y)
+    assert fitted.n_components_ == 1
+    np.testing.assert_allclose(fitted.coef_[0], plain.coef_, atol=1e-8)
+    np.testing.assert_allclose(fitted.intercept_[0], plain.intercept_, atol=1e-8)
+    np.testing.assert_allclose(fitted.predict(data.X), plain.predict(data.X), atol=1e-8)
+
+
+def test_known_unknown_and_adapted_sites_are_predicted_differently():
+    fitted = FMLR(3, random_state=0).fit(GROUPS.federation)
+    x = np.ones((1, 5))
+    population = fitted.weights_ @ (fitted.coef_.sum(axis=1) + fitted.intercept_)
+    np.testing.assert_allclose(fitted.predict(x), population)
+    np.testing.assert_allclose(fitted.predict(x, ["never seen"]), population)
+    for k in (0, 1, 2):
+        site = fitted.client_names_[fitted.labels_ == k][0]
+        own = fitted.coef_[k].sum() + fitted.intercept_[k]
+        np.testing.assert_allclose(fitted.predict(x, [site]), own, atol=1e-6)
+    rng = np.random.default_rng(0)
+    new = rng.normal(size=(4, 5))
+    before = fitted.coef_.copy()
+    fitted.adapt(new, new @ np.full(5, 3.0), groups=["new"] * 4)
+    np.testing.assert_allclose(fitted.predict(x, ["new"]), [15.0], atol=1.0)
+    np.testing.assert_array_equal(fitted.coef_, before)
+    assert fitted.responsibilities("new").max() > 0.99
+
+
+def test_names_that_are_not_text_are_found_again():
+    data = GROUPS.federation
+    groups = data.owner + 100
+    fitted = FMLR(3, random_state=0).fit(data.X, data.y, groups=groups)
+    assert fitted.client_names_[0] == "100"
+    by_number = fitted.predict(data.X[:3], groups=[100, 100, 100])
+    by_text = fitted.predict(data.X[:3], groups=["100", "100", "100"])
+    np.testing.assert_array_equal(by_number, by_text)
+
+
+def test_metadata_routing_and_cloning_work():
+    import sklearn
+
+    with sklearn.config_context(enable_metadata_routing=True):
+        estimator = FMLR(2).set_fit_request(groups=True).set_predict_request(groups=True)
+        assert estimator.get_metadata_routing().fit.requests["groups"] is True
+    assert clone(FMLR(2, robust=True)).get_params()["robust"] is True
+
+
+def test_a_fit_with_odd_sites_warns_and_names_them():
+    spoilt = contaminate_sites(GROUPS, 0.2, "noise", 1)
+    bad = [n for n, k in zip(spoilt.federation.names, spoilt.labels) if k < 0]
+    with pytest.warns(OddSitesWarning, match=r"fit none of the groups.*robust=True") as caught:
+        fitted = FMLR(3, random_state=0).fit(spoilt.federation)
+    assert set(fitted.odd_sites_) == set(bad)
+    assert all(repr(name) in str(caught[0].message) for name in bad)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        robust = FMLR(3, robust=True, random_state=0).fit(spoilt.federation)
+    assert set(robust.odd_sites_) == set(bad)
+    assert (robust.labels_[np.isin(robust.client_names_, bad)] == -1).all()
+
+
+def test_a_clean_fit_does_not_warn():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitted = FMLR(random_state=0).fit(GROUPS.federation)
+    assert len(fitted.odd_sites_) == 0 and fitted.n_components_ == 3
+
+
+def test_the_summary_prints_shows_and_hands_on():
+    fitted = FMLR(3, share="sums", random_state=0).fit(GROUPS.federation)
+    summary = fitted.summary()
+    text = str(summary)
+    assert "40 sites, 3 regressions" in text and "can be inferred from one site's sums" in text
+    assert "... and 20 more rows" in text
+    assert summary._repr_html_().count("<table>") == 4
+    frame = summary["sites"].to_pandas()
+    assert list(frame["group"]) == list(fitted.labels_)
+    assert fitted.traffic_.bytes_up_by_field["sums"] > 0
+    assert "responsibilities" not in fitted.traffic_.bytes_up_by_field
+
+
+def test_discordant_sites_are_coped_with():
+    """Empty, single-row, constant-column and ragged sites in one federation."""
+    rng = np.random.default_rng(0)
+    clients = {}
+    for k in range(20):
+        X = rng.normal(size=(int(rng.integers(1, 9)), 3))
+        clients[f"s{k}"] = (X, X @ [1, 2, 3] + 0.1 * rng.normal(size=len(X)))
+    clients["empty"] = (np.empty((0, 3)), np.empty(0))
+    clients["constant"] = (np.ones((5, 3)), np.full(5, 6.0))
+    for share in ("statistics", "sums"):
+        fitted = FMLR(1, share=share, fit_intercept=False, random_state=0)
+        fitted.fit(Federation.from_clients(clients))
+        np.testing.assert_allclose(fitted.coef_[0], [1, 2, 3], atol=0.1)
+        assert {r.site for r in fitted.refusals_} == {"empty"}
+        assert np.isfinite(fitted.predict(np.ones((2, 3)), ["empty", "constant"])).all()
+
+
+def test_ten_thousand_ragged_sites():
+    sizes = np.random.default_rng(0).integers(1, 30, size=10_000)
+    groups = make_regression_groups(10_000, sizes, PAPER_COEF[3], random_state=1)
+    fitted = FMLR(3, n_restarts=2, random_state=0).fit(groups.federation)
+    assert groups.error(fitted.coef_) < 0.05
