@@ -7,7 +7,7 @@ import pytest
 
 from fedkin.alignment import _cheapest_cycle, align, score
 
-ODD_KINDS = ("far", "shifted", "colluding", "collapsed", "random", "halved")
+ODD_KINDS = ("far", "shifted", "colluding", "collapsed", "random", "halved", "crossed")
 
 
 def relabel(components, labels):
@@ -102,6 +102,8 @@ def odd_sites(rng, kind, centers, estimates, size):
         "collapsed": centers.mean(axis=0) + 0.1 * rng.normal(size=shape),
         "random": np.abs(centers).max() * rng.normal(size=shape),
         "halved": estimates / 2,
+        # coordinates swapped between components: looks typical coordinate by coordinate
+        "crossed": np.broadcast_to(rng.permuted(centers, axis=0), shape),
     }[kind]
 
 
@@ -128,6 +130,21 @@ def test_every_method_is_right_under_the_papers_assumption(method, kind):
             estimates, n_odd = estimates[max(0, n_odd - 2) :][:12], min(n_odd, 2)
         mixed, labels = shuffled(estimates, rng)
         assert same_meaning(align(mixed, method), labels, slice(n_odd, None))
+
+
+def test_typical_looking_odd_sites_do_not_mislead_the_start():
+    """One start fails in 3 of these draws: the most typical site is an odd one."""
+    wrong = []
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        centers = rng.normal(size=(15, 2))
+        centers /= least_distance(centers[None])
+        components = centers + 0.1 / np.sqrt(2) * rng.normal(size=(40, 15, 2))
+        components[:12] = odd_sites(rng, "crossed", centers, components[:12], 1.0)
+        mixed, labels = shuffled(components, rng)
+        if not same_meaning(align(mixed), labels, slice(12, None)):
+            wrong.append(seed)
+    assert wrong == []
 
 
 def test_thirty_components_at_five_thousand_sites():
@@ -263,10 +280,12 @@ def test_only_the_site_with_two_components_in_one_place_is_ambiguous():
     assert np.flatnonzero(align(components).ambiguous).tolist() == [4]
 
 
-def test_equal_components_are_ambiguous_even_where_nothing_varies():
-    components = np.tile(np.array([[0.1, 0.2], [0.1, 0.2], [7.0, 3.0]]), (6, 1, 1))
-    assert align(components).ambiguous.all()
-    assert align(components[:1]).ambiguous.all()
+@pytest.mark.parametrize("seed", range(20))
+def test_equal_components_are_ambiguous_even_where_nothing_varies(seed):
+    site = np.random.default_rng(seed).normal(size=(5, 8))
+    site[3] = np.nextafter(site[1], np.inf)
+    assert align(np.tile(site, (6, 1, 1))).ambiguous.all()
+    assert align(site[None]).ambiguous.all()
 
 
 def test_a_site_far_from_everything_is_ambiguous():
@@ -276,16 +295,20 @@ def test_a_site_far_from_everything_is_ambiguous():
     assert np.flatnonzero(align(components).ambiguous).tolist() == [0]
 
 
-def test_wrong_labels_are_reported_as_ambiguous():
-    """Overlapping components: some labels must be wrong, and those sites must have been named."""
+def test_overlapping_components_are_labelled_as_well_as_can_be_and_doubt_is_honest():
+    """One site in eight must be wrong; where no doubt is reported it is less than one in 20."""
     rng = np.random.default_rng(33)
-    mixed, labels = shuffled(separated(rng, n_sites=400, n_components=3, noise=1.4), rng)
+    mixed, labels = shuffled(separated(rng, n_sites=2000, n_components=3, noise=1.8), rng)
     result = align(mixed)
-    meaning = np.take_along_axis(labels, result.permutations, axis=1)
-    wrong = (meaning != np.array([0, 1, 2])).any(axis=1)
-    assert 5 < wrong.sum() < 100
-    assert result.ambiguous[wrong].mean() > 0.95
-    assert result.ambiguous[~wrong].mean() < 0.35
+    known_centers = align(mixed, reference=4.0 * np.arange(3)[:, None] * np.eye(1, 3))
+    wrong, unavoidable = (
+        (np.take_along_axis(labels, each.permutations, axis=1) != np.arange(3)).any(axis=1)
+        for each in (result, known_centers)
+    )
+    assert 0.1 < wrong.mean() <= 1.05 * unavoidable.mean()
+    assert wrong[~result.ambiguous].mean() < 1 / 20
+    assert result.ambiguous[wrong].mean() > 0.85
+    assert result.ambiguous.mean() < 0.65
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -138,7 +138,7 @@ def test_a_far_site_is_as_strong_at_a_million_as_at_a_billion():
     assert np.linalg.norm(far - estimates.mean(axis=0)) < 2 * 4.0 / np.sqrt(50)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(150))
 def test_any_penalty_is_solved_also_with_ties_lines_and_very_unequal_sizes(seed):
     rng = np.random.default_rng(seed)
     n_sites = int(rng.integers(2, 30))
@@ -149,7 +149,7 @@ def test_any_penalty_is_solved_also_with_ties_lines_and_very_unequal_sizes(seed)
     penalty = 10 ** rng.uniform(-5, 3)
     result = shrink_to_center(estimates, sizes, penalty)
     assert imbalance(estimates, sizes, penalty, result.center) < 1e-7
-    assert result.n_iter < 200
+    assert result.n_iter <= 20
 
 
 def test_zero_penalty_is_local_and_its_centre_is_the_geometric_median():

@@ -50,11 +50,9 @@ RESOLUTION = 4 * float(np.finfo(float).eps)
 SMALLEST_RADIUS = 1e-12
 #: Stands in for penalty 0, whose limit is the geometric median: the radii end at SMALLEST_RADIUS.
 VANISHING_PENALTY = 1e-100
-#: Radii far below the typical distance are reached by a ladder with this ratio between rungs.
-RUNG = 10.0
 #: Share of the majorising curvature mixed into Newton's: bounds the step if the curvature vanishes.
 RIDGE = 1e-10
-#: Newton needs 2 to 5 steps, a full ladder about 60.
+#: Newton needs 2 to 5 steps, tiny radii up to 20.
 MAX_STEPS = 500
 #: exp() of more would overflow; a site with so much evidence against it stands alone anyway.
 LARGEST_EXPONENT = 700.0
@@ -215,34 +213,24 @@ def huber_location(
     radii = np.where(counted, radii, 1.0)
     weights = weights / weights.max(axis=1, keepdims=True)
     center = np.zeros_like(origin) if start is None else start - origin
-    stretch, last_stretch = _stretches(points - center[:, None], radii, counted)
+    radii = _not_negligible(radii, points - center[:, None], counted)
     active = np.arange(len(points))
     n_iter = 0
     while len(active) and n_iter < MAX_STEPS:
         n_iter += 1
-        step, balanced = _step(
-            points[active] - center[active, None],
-            weights[active],
-            radii[active] * stretch[active, None],
-        )
-        balanced |= _lengths(step) <= RESOLUTION * _lengths(center[active])
-        center[active] += np.where(balanced[:, None], 0.0, step)
-        finished = balanced & (stretch[active] == last_stretch[active])
-        lower = np.maximum(last_stretch[active], stretch[active] / RUNG)
-        stretch[active] = np.where(balanced, lower, stretch[active])
+        offsets = points[active] - center[active, None]
+        step, finished = _step(offsets, weights[active], radii[active])
+        finished |= _lengths(step) <= RESOLUTION * _lengths(center[active])
+        center[active] += np.where(finished[:, None], 0.0, step)
         active = active[~finished]
     return origin + center, n_iter
 
 
-def _stretches(offsets: Floats, radii: Floats, counted: Bools) -> tuple[Floats, Floats]:
-    """First and last factor (R,) on the radii: 1 and 1, unless most points lie far outside theirs.
-
-    Then the objective is nearly that of the geometric median, whose kinks mislead Newton; with
-    radii as large as the typical distance it is smooth, and each rung starts near its solution.
-    """
+def _not_negligible(radii: Floats, offsets: Floats, counted: Bools) -> Floats:
+    """Radii (R, m), stretched in proportion where they are too small; see SMALLEST_RADIUS."""
     ratios = _lengths(offsets) / radii
     typical = np.nan_to_num(masked_median(ratios, counted & (ratios > 0)))
-    return np.where(typical > RUNG, typical, 1.0), np.maximum(SMALLEST_RADIUS * typical, 1.0)
+    return radii * np.maximum(1.0, SMALLEST_RADIUS * typical)[:, None]
 
 
 def _step(offsets: Floats, weights: Floats, radii: Floats) -> tuple[Floats, Bools]:
