@@ -125,6 +125,7 @@ def scratch() -> None:
 
 
 def spoilt_fit(kind: str, share: float, start: str, seed: int) -> tuple[float, int, float]:
+    warnings.simplefilter("ignore")
     clean = make_regression_groups(500, 10, PAPER_COEF[3], random_state=[3, seed])
     spoilt = contaminate_sites(clean, share, kind, seed)
     known = spoilt.error(spoilt.known_labels_coef())
@@ -143,7 +144,6 @@ def spoilt_fit(kind: str, share: float, start: str, seed: int) -> tuple[float, i
 
 
 def contamination() -> None:
-    warnings.simplefilter("ignore")
     rows = []
     cases = [(kind, s, "scratch") for kind in ("own", "noise") for s in (0.05, 0.2)]
     cases += [("coordinated", s, "near") for s in (0.05, 0.2)]
