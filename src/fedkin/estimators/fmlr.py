@@ -315,6 +315,11 @@ class FMLR(RegressorMixin, FederatedEstimator):
             f"left the sites, {traffic.bytes_down:,} came to them; {traffic.refused} missing.",
             ACCOUNT[self.share],
         ]
+        if self.n_components is None and len(self.choice_["bic"]) == self.n_components_ > 1:
+            notes.append(
+                f"BIC still falls at {self.n_components_} regressions, the most that were tried "
+                "(max_components): sites may differ by degrees rather than by kind."
+            )
         if not self.identified_.all():
             which = ", ".join(map(str, np.flatnonzero(~self.identified_)))
             notes.append(f"Unidentified, because no site belongs to it: component {which}.")
