@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Literal
 
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedkin.federation import Federation
-from fedkin.randomness import KeyRing
+from fedkin.randomness import KeyRing, name_keys, row_uniforms
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -93,13 +94,12 @@ def gaussian_mixtures(
     random_state: int = 0,
 ) -> SimulatedMixture:
     """Rows N(mean of the component, I); every mean at distance `heterogeneity` from its centre."""
-    draw = _Draw(n_clients, n_rows, n_outliers, outliers_first, random_state)
-    truth = draw.truth(n_components, n_features, heterogeneity)
-    X = draw.rng.normal(size=(len(draw.owner), n_features))
-    made, bad = OUTLIERS[variant], truth.outlier[draw.owner]
-    X[bad] = made.mean + np.sqrt(made.variance) * X[bad]
-    X[~bad] += truth.components[draw.owner[~bad], truth.labels[~bad]]
-    return replace(truth, clients=draw.federation(X))
+    shape, made = (n_components, n_features), OUTLIERS[variant]
+    draw = _Draw(n_clients, n_rows, n_outliers, outliers_first, shape, heterogeneity, random_state)
+    noise = draw.rng.normal(size=(len(draw.owner), n_features))
+    good = draw.of_rows(draw.components, np.zeros_like(noise)) + noise
+    bad = made.mean + np.sqrt(made.variance) * noise
+    return draw.with_rows(np.where(draw.outlier[draw.owner, None], bad, good))
 
 
 def regression_mixtures(
@@ -117,16 +117,12 @@ def regression_mixtures(
 
     `n_rows=None`: 150, or 200 in the script's variant.
     """
-    made = OUTLIERS[variant]
+    shape, made = (n_components, n_features), OUTLIERS[variant]
     n_rows = made.regression_rows if n_rows is None else n_rows
-    draw = _Draw(n_clients, n_rows, n_outliers, outliers_first, random_state)
-    truth = draw.truth(n_components, n_features, heterogeneity)
+    draw = _Draw(n_clients, n_rows, n_outliers, outliers_first, shape, heterogeneity, random_state)
     X = draw.rng.normal(size=(len(draw.owner), n_features))
-    bad = truth.outlier[draw.owner]
-    coef = np.full(X.shape, made.coef)
-    coef[~bad] = truth.components[draw.owner[~bad], truth.labels[~bad]]
-    y = (X * coef).sum(axis=1) + draw.rng.normal(size=len(X))
-    return replace(truth, clients=draw.federation(X, y))
+    coef = draw.of_rows(draw.components, np.full_like(X, made.coef))
+    return draw.with_rows(X, (X * coef).sum(axis=1) + draw.rng.normal(size=len(X)))
 
 
 def component_centers(n_components: int, n_features: int, rng: np.random.Generator) -> Floats:
@@ -142,7 +138,7 @@ def component_centers(n_components: int, n_features: int, rng: np.random.Generat
 
 
 class _Draw:
-    """One draw of who is an outlier, of the truth, and of the rows' components."""
+    """One draw of who is an outlier, of the truth, and of the rows' components; no rows yet."""
 
     def __init__(
         self,
@@ -150,57 +146,193 @@ class _Draw:
         n_rows: int | Sequence[int],
         n_outliers: int,
         outliers_first: bool,
+        shape: tuple[int, int],
+        heterogeneity: float,
         random_state: int,
     ) -> None:
         if not 0 <= n_outliers <= n_clients:
             raise ValueError(f"n_outliers must lie between 0 and {n_clients}, not {n_outliers}")
         self.sizes = np.broadcast_to(np.asarray(n_rows, dtype=np.intp), n_clients)
         self.owner = np.repeat(np.arange(n_clients), self.sizes)
-        self.rng = np.random.default_rng(random_state)
-        self.outlier = np.arange(n_clients) >= n_clients - n_outliers
-        if outliers_first:
-            self.outlier = self.outlier[::-1].copy()
-
-    def truth(self, n_components: int, n_features: int, heterogeneity: float) -> SimulatedMixture:
-        """Centres, components, weights and the component of every row; no rows yet."""
-        m, rng = len(self.sizes), self.rng
-        centers = component_centers(n_components, n_features, rng)
-        weights = rng.dirichlet(np.full(n_components, WEIGHT_CONCENTRATION), size=m)
-        away = rng.normal(size=(m, n_components, n_features))
+        self.rng = rng = np.random.default_rng(random_state)
+        place = np.arange(n_clients)
+        self.outlier = place < n_outliers if outliers_first else place >= n_clients - n_outliers
+        self.centers = component_centers(*shape, rng)
+        self.weights = rng.dirichlet(np.full(shape[0], WEIGHT_CONCENTRATION), size=n_clients)
+        away = rng.normal(size=(n_clients, *shape))
         away /= np.linalg.norm(away, axis=-1, keepdims=True)
-        components = centers + heterogeneity * away
-        ladder = weights.cumsum(axis=1)[self.owner, :-1]
-        labels = (rng.uniform(size=(len(self.owner), 1)) > ladder).sum(axis=1)
-        labels[self.outlier[self.owner]] = -1
-        weights[self.outlier], components[self.outlier] = np.nan, np.nan
-        empty = self.federation(np.zeros((len(self.owner), n_features)))
-        return SimulatedMixture(empty, weights, components, centers, labels, self.outlier)
+        self.components = self.centers + heterogeneity * away
+        ladder = self.weights.cumsum(axis=1)[self.owner, :-1]
+        self.labels = (rng.uniform(size=(len(self.owner), 1)) > ladder).sum(axis=1)
 
-    def federation(self, X: Floats, y: Floats | None = None) -> Federation:
-        """Sites site-1, site-2, ..., in that order."""
-        ends = np.concatenate([[0], np.cumsum(self.sizes)])
-        parts = [slice(a, b) for a, b in zip(ends[:-1], ends[1:])]
-        if y is None:
-            return Federation.from_clients([X[part] for part in parts])
-        return Federation.from_clients([(X[part], y[part]) for part in parts])
+    def of_rows(self, good: Floats, bad: Floats) -> Floats:
+        """For every row: `good` (m, R, d) at its component, `bad` (N, d) at an outlier site."""
+        return np.where(self.outlier[self.owner, None], bad, good[self.owner, self.labels])
+
+    def with_rows(self, X: Floats, y: Floats | None = None) -> SimulatedMixture:
+        """Sites site-1, site-2, ..., in that order, and their truth."""
+        cuts = np.cumsum(self.sizes)[:-1]
+        tables = np.split(X, cuts)
+        sites = tables if y is None else list(zip(tables, np.split(y, cuts)))
+        return SimulatedMixture(
+            Federation.from_clients(sites),
+            np.where(self.outlier[:, None], np.nan, self.weights),
+            np.where(self.outlier[:, None, None], np.nan, self.components),
+            self.centers,
+            np.where(self.outlier[self.owner], -1, self.labels),
+            self.outlier,
+        )
 
 
 # -------------------------------------------------------------------- attacks on data
 
 
-def _spoil(
-    clients: Federation,
-    who: ArrayLike,
-    seed: int,
-    spoil: Callable[[Floats, Floats], Floats],
-    n_draws: int | None = None,
+def outlier_data(
+    clients: Federation, who: ArrayLike, seed: int = 0, variant: Variant = "text"
 ) -> Federation:
-    """`clients` with the rows of the bad sites replaced by spoil(rows, standard normal numbers)."""
-    bad = np.unique(np.asarray(who, dtype=np.intp))
+    """Bad sites become the paper's outlier sites; with a target, their y follows the outlier's."""
+    made = OUTLIERS[variant]
+    if clients.y is None:
+        return _spoilt(clients, who, seed, lambda X, z: made.mean + np.sqrt(made.variance) * z)
+    bad, y = _rows_of(clients, who), clients.y.copy()
+    noise = _row_normals(clients, bad, seed, 1)[:, 0]
+    y[bad] = made.coef * clients.X[bad].sum(axis=1) + noise
+    return replace(clients, y=y)
+
+
+def shifted_data(
+    clients: Federation, who: ArrayLike, seed: int = 0, distance: float = 2.0
+) -> Federation:
+    """Bad sites collude: all add the same vector of length `distance` to their rows."""
+    shift = distance * _direction(clients.n_features, seed)
+    return _spoilt(clients, who, seed, lambda X, z: X + shift)
+
+
+def far_point_data(
+    clients: Federation, who: ArrayLike, seed: int = 0, distance: float = 20.0
+) -> Federation:
+    """All rows of all bad sites lie on one point at `distance` from the origin."""
+    point = distance * _direction(clients.n_features, seed)
+    return _spoilt(clients, who, seed, lambda X, z: np.broadcast_to(point, X.shape))
+
+
+def huge_data(clients: Federation, who: ArrayLike, seed: int = 0, scale: float = 1e6) -> Federation:
+    """Rows of bad sites are normal numbers times `scale`; so is their target, if there is one."""
+    spoilt = _spoilt(clients, who, seed, lambda X, z: scale * z)
+    if clients.y is None:
+        return spoilt
+    bad, y = _rows_of(clients, who), clients.y.copy()
+    y[bad] = scale * _row_normals(clients, bad, seed + 1, 1)[:, 0]
+    return replace(spoilt, y=y)
+
+
+def permuted_features(clients: Federation, who: ArrayLike, seed: int = 0) -> Federation:
+    """Bad sites have their columns in an order of their own: our contamination of real data.
+
+    Their groups stay as clear as they were but mean something else.
+    """
     X = clients.X.copy()
-    keys = KeyRing(clients.names, seed).at(0)
-    for k in bad:
+    chance = KeyRing(clients.names, seed).at(0).uniform(clients.n_features)
+    for k in np.unique(np.asarray(who, dtype=np.intp)):
         rows = slice(clients.offsets[k], clients.offsets[k + 1])
-        drawn = keys.take(np.array([k])).normal(clients.sizes[k], clients.n_features)[0]
-        X[rows] = spoil(X[rows], drawn)
+        X[rows] = clients.X[rows][:, np.argsort(chance[k])]
     return replace(clients, X=X)
+
+
+def shuffled_values(clients: Federation, who: ArrayLike, seed: int = 0) -> Federation:
+    """Bad sites have every column shuffled over their rows: marginals stay, groups are gone."""
+    bad, X = _rows_of(clients, who), clients.X.copy()
+    chance = _row_uniforms(clients, bad, seed, clients.n_features)
+    for j in range(clients.n_features):
+        X[bad, j] = clients.X[bad[np.lexsort((chance[:, j], clients.owner[bad]))], j]
+    return replace(clients, X=X)
+
+
+def contaminated_rows(
+    clients: Federation, share: float, seed: int = 0, distance: float = 20.0
+) -> Federation:
+    """At every site about this share of the rows moves to one far point; the rest stays."""
+    every = np.arange(len(clients.X))
+    chosen = _row_uniforms(clients, every, seed, 1)[:, 0] < share
+    X = clients.X.copy()
+    X[chosen] = distance * _direction(clients.n_features, seed)
+    return replace(clients, X=X)
+
+
+def _spoilt(
+    clients: Federation, who: ArrayLike, seed: int, spoil: Callable[[Floats, Floats], Floats]
+) -> Federation:
+    """The rows of the bad sites replaced by spoil(rows, standard normal numbers)."""
+    bad, X = _rows_of(clients, who), clients.X.copy()
+    X[bad] = spoil(X[bad], _row_normals(clients, bad, seed, clients.n_features))
+    return replace(clients, X=X)
+
+
+def _rows_of(clients: Federation, who: ArrayLike) -> Indices:
+    return np.flatnonzero(np.isin(clients.owner, np.asarray(who, dtype=np.intp)))
+
+
+def _row_uniforms(clients: Federation, rows: Indices, seed: int, n: int) -> Floats:
+    """Uniform numbers (len(rows), n), keyed by the site and the row's place in it."""
+    owner = clients.owner[rows]
+    keys, place = name_keys(clients.names, seed)[owner], rows - clients.offsets[:-1][owner]
+    columns = [row_uniforms(keys, place.astype(np.uint64), stream) for stream in range(n)]
+    return np.stack(columns, axis=1)
+
+
+def _row_normals(clients: Federation, rows: Indices, seed: int, n: int) -> Floats:
+    """Standard normal numbers (len(rows), n), keyed in the same way."""
+    from scipy.special import ndtri
+
+    return np.asarray(ndtri(_row_uniforms(clients, rows, seed, n)))
+
+
+def _direction(size: int, seed: int) -> Floats:
+    """One unit vector for all who collude."""
+    drawn = np.random.default_rng(seed).normal(size=size)
+    return np.asarray(drawn / np.linalg.norm(drawn))
+
+
+# -------------------------------------------------------------------- attacks on messages
+
+
+def shifted_messages(
+    replies: Floats, who: ArrayLike, seed: int = 0, distance: float = 3.0
+) -> Floats:
+    """Bad sites collude: all add the same vector of length `distance` along the last axis."""
+    shift = distance * _direction(replies.shape[-1], seed)
+    return _altered(replies, who, lambda reply: reply + shift)
+
+
+def huge_messages(replies: Floats, who: ArrayLike, seed: int = 0, amount: float = 1e6) -> Floats:
+    """Bad sites add `amount` to every number."""
+    return _altered(replies, who, lambda reply: reply + amount)
+
+
+def missing_messages(replies: Floats, who: ArrayLike, seed: int = 0) -> Floats:
+    """Bad sites send NaN."""
+    return _altered(replies, who, lambda reply: np.full_like(reply, np.nan))
+
+
+def _altered(replies: Floats, who: ArrayLike, alter: Callable[[Floats], Floats]) -> Floats:
+    bad, altered = np.asarray(who, dtype=np.intp), replies.copy()
+    altered[bad] = alter(replies[bad])
+    return altered
+
+
+DATA_ATTACKS: Mapping[str, Callable[[Federation, ArrayLike, int], Federation]] = MappingProxyType(
+    {
+        "outliers as in the paper": outlier_data,
+        "collude, data shifted by 2": partial(shifted_data, distance=2.0),
+        "collude, data shifted by 1": partial(shifted_data, distance=1.0),
+        "all rows on a far point": far_point_data,
+        "data of size 1e6": huge_data,
+    }
+)
+MESSAGE_ATTACKS: Mapping[str, Callable[[Floats, ArrayLike, int], Floats]] = MappingProxyType(
+    {
+        "messages plus 1e6": huge_messages,
+        "collude, messages shifted by 3": shifted_messages,
+        "messages of NaN": missing_messages,
+    }
+)

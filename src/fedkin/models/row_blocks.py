@@ -20,8 +20,8 @@ from fedkin.randomness import Keys
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
-# Numbers worked on at once: half a MiB of doubles stays in a core's own cache.
-CHUNK_ELEMENTS = 1 << 16
+# Numbers worked on at once: a MiB of doubles stays in a core's own cache.
+CHUNK_ELEMENTS = 1 << 17
 
 
 @dataclass(frozen=True)
