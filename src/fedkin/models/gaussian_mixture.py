@@ -39,6 +39,8 @@ COVARIANCE_TYPES: tuple[str, ...] = get_args(CovarianceType)
 # its rows are equal). Sums of squares carry about 1e-16 of rounding; a millionth of the spread, a
 # thousandth of the scale, is far above it and below what data measured to three digits can show.
 SMALLEST_VARIANCE_SHARE = 1e-6
+# Rows that differ by less than this share of their distance from zero are equal but for rounding.
+ROUNDING = 64 * np.finfo(float).eps
 
 
 class Parameters(NamedTuple):
@@ -286,7 +288,8 @@ def within_scatter(
 def smallest_variance(rows: RowBlocks) -> Floats:
     """What a client's variances must not fall below, (m,)."""
     spread = rows.squares.sum(axis=-1) / np.maximum(rows.sizes * rows.n_columns, 1)
-    return SMALLEST_VARIANCE_SHARE * np.where(spread > 0, spread, 1.0)
+    rounding = ROUNDING**2 * (rows.centre**2).mean(axis=-1)
+    return SMALLEST_VARIANCE_SHARE * np.where(spread > rounding, spread, 1.0)
 
 
 def covariance_of(

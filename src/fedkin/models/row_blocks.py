@@ -78,9 +78,12 @@ class RowBlocks:
         for bucket in clients.buckets():
             data = bucket.pack(table)
             if centred:
+                # By way of the first row: a column that does not vary becomes exactly zero.
+                first = data[:, :-1, 0].copy()
+                data[:, :-1] -= first[:, :, None] * data[:, -1:]
                 own = data[:, :-1].sum(axis=-1) / bucket.sizes[:, None]
                 data[:, :-1] -= own[:, :, None] * data[:, -1:]
-                centre[bucket.clients] = own
+                centre[bucket.clients] = first + own
             blocks.append(Block(bucket.clients, bucket.sizes, data))
         return cls(clients.sizes, centre, tuple(blocks))
 
