@@ -171,7 +171,7 @@ def test_shuffled_values_keep_marginals_within_the_site(clean):
     for k in BAD:
         X, own = spoilt.client(k)[0], clean.client(k)[0]
         np.testing.assert_array_equal(np.sort(X, axis=0), np.sort(own, axis=0))
-        assert not (X == own).all(axis=1).any()
+        assert not (own == X).all(axis=1).any()
 
 
 def test_contaminated_rows_move_about_the_given_share(clean):

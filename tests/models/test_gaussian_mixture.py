@@ -509,7 +509,7 @@ def test_local_em_of_a_client_ignores_who_else_is_there(kind, init):
         assert_same(
             alone.parameters,
             gm.Parameters(*(None if a is None else a[who] for a in whole.parameters)),
-            tol=1e-9,
+            tol=1e-11,
         )
 
 
