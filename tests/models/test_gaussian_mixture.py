@@ -206,6 +206,23 @@ def test_scatter_added_over_sites_gives_the_covariance_of_all_rows():
     np.testing.assert_allclose(number, np.trace(expected), rtol=1e-11)
 
 
+def test_scatter_about_means_that_are_not_the_m_step():
+    clients = ragged().take(np.array([5]))
+    rows, given_ = gm.prepare(clients), parameters("tied", m=1)
+    found = gm.expect(rows, given_)
+    joint = gm.log_joint(clients, given_)
+    share = np.exp(joint - logsumexp(joint, axis=1, keepdims=True))
+    away = clients.X[:, None] - given_.means[0]
+    expected = np.einsum("nr,nri,nrj->ij", share, away, away)
+    for kind, part in (
+        ("tied", expected),
+        ("diag", np.diag(expected)),
+        ("spherical", np.trace(expected)),
+    ):
+        scatter = gm.within_scatter(rows, found, given_.means, kind)[0]
+        np.testing.assert_allclose(scatter, part, rtol=1e-11)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradient_equals_finite_differences_of_q(kind):
     clients = ragged().take(np.array([5]))
@@ -437,6 +454,15 @@ def test_a_batch_holds_so_many_different_rows_of_every_client():
     np.testing.assert_allclose(found.counts.sum(axis=1), np.minimum(SIZES, 10))
 
 
+def test_padding_is_never_drawn_into_a_batch():
+    clients = Federation.from_clients([np.ones((n, 2)) for n in (8, 9, 10)])
+    rows, ring = gm.prepare(clients), KeyRing(clients.names, 0)
+    assert len(rows.blocks) == 1
+    for t in range(30):
+        block = rows.batch(ring.at(t), 7).blocks[0]
+        assert block.data.shape == (3, 3, 7) and (block.data[:, -1] == 1).all()
+
+
 def test_which_rows_are_drawn_depends_on_the_name_and_the_ask_alone():
     clients = ragged()
     ring = KeyRing(clients.names, 3)
@@ -491,6 +517,19 @@ def test_local_em_finds_separated_groups(kind, init):
     np.testing.assert_allclose(found.loglik, total, rtol=1e-10)
 
 
+def test_ward_start_is_the_m_step_of_separated_groups():
+    clients, labels = separated()
+    start = starts.ward_start(gm.prepare(clients), 3, "tied")
+    for k, (X, _) in enumerate(each(clients)):
+        own = np.array([X[labels[k] == r].mean(axis=0) for r in range(3)])
+        place = np.linalg.norm(own[:, None] - start.means[k], axis=-1).argmin(axis=1)
+        np.testing.assert_allclose(start.means[k, place], own, atol=1e-12)
+        share = np.bincount(labels[k]) / len(X)
+        np.testing.assert_allclose(start.weights[k, place], share, atol=1e-12)
+        away = X - own[labels[k]]
+        np.testing.assert_allclose(start.covariance[k], away.T @ away / len(X), atol=1e-11)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("init", ["kmeans++", "ward"])
 def test_local_em_of_a_client_ignores_who_else_is_there(kind, init):
@@ -535,6 +574,27 @@ def test_seeds_are_rows_of_the_client_and_differ_while_rows_do():
             assert apart.min(axis=1).max() < 1e-9 * max(1.0, np.abs(X).max())
             distinct = len(np.unique(X, axis=0))
             assert len(np.unique(apart.argmin(axis=1))) >= min(4, distinct)
+
+
+def test_once_all_distinct_rows_are_seeds_the_first_row_is_repeated():
+    rows = 1e3 * np.random.default_rng(0).normal(size=(5, 3))
+    clients = Federation.from_clients([np.tile(rows, (9, 1))])
+    found = starts.kmeans_start(gm.prepare(clients), 9, 20, KeyRing(clients.names, 0).at(0))
+    for seeds in found.means[0]:
+        apart = np.abs(seeds[:, None] - rows).max(axis=-1)
+        assert apart.min(axis=1).max() < 1e-9
+        nearest = apart.argmin(axis=1)
+        assert sorted(nearest[:5]) == [0, 1, 2, 3, 4] and (nearest[5:] == 0).all()
+
+
+def test_rows_equal_but_for_rounding_count_as_equal():
+    clients = Federation.from_clients([np.array([[0.1 + 0.2], [0.3], [0.3], [0.1 + 0.2]])])
+    assert np.ptp(clients.X) > 0
+    rows = gm.prepare(clients)
+    assert gm.smallest_variance(rows)[0] == gm.SMALLEST_VARIANCE_SHARE
+    for kind in KINDS[1:]:
+        found = starts.local_em(rows, 2, KeyRing(clients.names, 0).at(0), 2, "kmeans++", kind)
+        np.testing.assert_allclose(np.ravel(found.parameters.covariance), 1e-6)
 
 
 def test_fewer_rows_than_components_leave_finite_parameters():
