@@ -1,0 +1,196 @@
+"""Where a client's Gaussian mixture may begin, found at the client alone: `local_em`.
+
+- `init="kmeans++"`: greedy k-means++ seeds (Arthur and Vassilvitskii 2007), restarts side by side,
+  EM from each, the likeliest kept. Which rows become seeds is keyed by the client's name.
+- `init="ward"`: hierarchical clustering of the client's rows, then EM once. No chance involved.
+  With `covariance_type="tied"` this stands in for what R users get from mclust's EEE model.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkin.models.gaussian_mixture import (
+    CovarianceType,
+    Parameters,
+    Statistics,
+    covariance_of,
+    em_step,
+    maximise_means,
+    smallest_variance,
+    within_scatter,
+)
+from fedkin.models.latent_classes import Climb, best_restart, climb, mixture_weights
+from fedkin.models.row_blocks import CHUNK_ELEMENTS, RowBlocks
+from fedkin.randomness import Keys
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.intp]
+
+# Squared distances below this share of a client's mean square are rounding error, hence zero.
+SAME_ROW_SHARE = 1e-13
+# Directions with less than this share of the largest singular value say nothing.
+NULL_DIRECTION_SHARE = 1e-8
+
+
+def local_em(
+    rows: RowBlocks,
+    n_components: int,
+    keys: Keys,
+    n_restarts: int = 10,
+    init: Literal["kmeans++", "ward"] = "kmeans++",
+    covariance_type: CovarianceType = "identity",
+    max_iter: int = 200,
+    tol: float = 1e-6,
+) -> Climb:
+    """Every client's own mixture, as if it were alone; the covariance, if learnt, is its own.
+
+    Stops when a row's mean log likelihood gains less than `tol`. A client with fewer distinct rows
+    than components gets components that coincide or are empty; one without rows gets means at
+    zero and equal weights.
+    """
+    if init == "ward":
+        return climb(rows, ward_start(rows, n_components, covariance_type), em_step, max_iter, tol)
+    start = kmeans_start(rows, n_components, n_restarts, keys, covariance_type)
+    return best_restart(climb(rows, start, em_step, max_iter, tol))
+
+
+# -------------------------------------------------------------------- k-means++
+
+
+def kmeans_start(
+    rows: RowBlocks,
+    n_components: int,
+    n_restarts: int,
+    keys: Keys,
+    covariance_type: CovarianceType = "identity",
+) -> Parameters:
+    """Means (m, S, R, d) at rows chosen by greedy k-means++, equal weights.
+
+    For diag and tied covariances columns are compared in units of the client's own spread.
+    """
+    m, d = rows.n_clients, rows.n_columns
+    n_candidates = 2 + int(np.log(n_components))
+    chance = keys.uniform(n_restarts, n_components, n_candidates)
+    means = np.zeros((m, n_restarts, n_components, d))
+    nearest = np.zeros((m, n_restarts))
+    units = _units(rows) if covariance_type in ("diag", "tied") else np.ones((m, d))
+    per_row = n_restarts * n_candidates
+    for block in rows.blocks:
+        step = max(1, CHUNK_ELEMENTS // (per_row * block.data.shape[-1]))
+        for begin in range(0, len(block.clients), step):
+            some = slice(begin, begin + step)
+            who = block.clients[some]
+            points = block.data[some, :-1] / units[who][:, :, None]
+            seeds, cost = _seeds(points, block.data[some, -1], block.sizes[some], chance[who])
+            means[who] = seeds * units[who][:, None, None, :]
+            nearest[who] = cost
+    means += rows.centre[:, None, None, :]
+    weights = np.full((m, n_restarts, n_components), 1.0 / n_components)
+    return Parameters(weights, means, _seed_covariance(rows, nearest, units, covariance_type))
+
+
+def _units(rows: RowBlocks) -> Floats:
+    """Standard deviations of a client's columns; one where a column does not vary, (m, d)."""
+    spread = np.sqrt(rows.squares / np.maximum(rows.sizes, 1)[:, None])
+    return np.where(spread > 0, spread, 1.0)
+
+
+def _seeds(
+    points: Floats, present: Floats, sizes: Indices, chance: Floats
+) -> tuple[Floats, Floats]:
+    """Seeds (k, S, R, d) among points (k, d, n), and the summed squared distances to them (k, S).
+
+    `chance` (k, S, R, C): of C candidates drawn with probability in proportion to the squared
+    distance from the seeds so far, the one that lowers the sum of distances most is taken.
+    """
+    k, n_restarts, n_components, _ = chance.shape
+    squares = np.einsum("kdn,kdn->kn", points, points)
+    zero = SAME_ROW_SHARE * squares.sum(axis=-1) / np.maximum(sizes, 1)
+    seeds = np.empty((k, n_restarts, n_components, points.shape[1]))
+    distance = np.broadcast_to(present[:, None], (k, n_restarts, points.shape[2]))
+    for r in range(n_components):
+        cumulative = distance.cumsum(axis=-1)
+        target = chance[:, :, r] * cumulative[..., -1:]
+        drawn = (cumulative[:, :, None] < target[..., None]).sum(axis=-1)
+        if r == 0:
+            drawn = drawn[..., :1]
+        at = np.minimum(drawn, sizes[:, None, None] - 1).reshape(k, -1)
+        candidates = np.take_along_axis(points, at[:, None, :], axis=-1).transpose(0, 2, 1)
+        lengths = np.take_along_axis(squares, at, axis=-1)
+        apart = squares[:, None] + lengths[..., None] - 2.0 * (candidates @ points)
+        apart = np.where(apart > zero[:, None, None], apart, 0.0) * present[:, None]
+        apart = apart.reshape(*drawn.shape, -1)
+        if r:
+            apart = np.minimum(apart, distance[:, :, None])
+        best = apart.sum(axis=-1).argmin(axis=-1)[..., None]
+        distance = np.take_along_axis(apart, best[..., None], axis=2)[:, :, 0]
+        candidates = candidates.reshape(*drawn.shape, -1)
+        seeds[:, :, r] = np.take_along_axis(candidates, best[..., None], axis=2)[:, :, 0]
+    return seeds, distance.sum(axis=-1)
+
+
+def _seed_covariance(
+    rows: RowBlocks, nearest: Floats, units: Floats, kind: CovarianceType
+) -> Floats | None:
+    """The mean squared distance to the nearest seed, in the shape of the covariance."""
+    if kind == "identity":
+        return None
+    floor = smallest_variance(rows)[:, None]
+    share = nearest / np.maximum(rows.sizes * rows.n_columns, 1)[:, None]
+    if kind == "spherical":
+        return np.maximum(share, floor)
+    variances = np.maximum(share[..., None] * units[:, None, :] ** 2, floor[..., None])
+    return variances if kind == "diag" else variances[..., None] * np.eye(rows.n_columns)
+
+
+# -------------------------------------------------------------------- hierarchical
+
+
+def ward_start(
+    rows: RowBlocks, n_components: int, covariance_type: CovarianceType = "tied"
+) -> Parameters:
+    """M-step from Ward's clusters of a client's rows; one site after another, not a hot path."""
+    m, d = rows.n_clients, rows.n_columns
+    units = _units(rows)
+    counts = np.zeros((m, n_components))
+    sums = np.zeros((m, n_components, d))
+    for block in rows.blocks:
+        for data, n, k in zip(block.data, block.sizes, block.clients):
+            own = data[:-1, :n].T
+            labels = _ward_labels(own / units[k], n_components)
+            chosen = np.eye(n_components)[labels]
+            counts[k], sums[k] = chosen.sum(axis=0), chosen.T @ own
+    sums += counts[..., None] * rows.centre[:, None]
+    found = Statistics(counts, counts, sums, np.zeros(m), rows.sizes.astype(float))
+    means = maximise_means(found, np.broadcast_to(rows.centre[:, None], sums.shape))
+    weights = mixture_weights(counts, np.full((m, n_components), 1.0 / n_components))
+    if covariance_type == "identity":
+        return Parameters(weights, means)
+    scatter = within_scatter(rows, found, means, covariance_type)
+    floor = smallest_variance(rows)
+    return Parameters(
+        weights, means, covariance_of(scatter, found.n_rows, floor, covariance_type, d)
+    )
+
+
+def _ward_labels(points: Floats, n_clusters: int) -> Indices:
+    """Clusters 0 ... of centred points (n, d) with unit columns, by Ward's criterion.
+
+    Principal components are scaled half way to equal variance, as mclust does before it clusters.
+    Local EM after it, scaled half way, not at all, all the way: largest error of 45 means in the
+    design of B.1 (h = 0, 20 draws) 1.36, 1.45, 1.93; pen digits by writer 4.2, 4.8, 5.1 % wrong.
+    """
+    from scipy.cluster.hierarchy import fcluster, linkage
+
+    if len(points) <= n_clusters:
+        return np.arange(len(points))
+    left, singular, _ = np.linalg.svd(points, full_matrices=False)
+    kept = singular > NULL_DIRECTION_SHARE * max(singular[0], np.finfo(float).tiny)
+    if not kept.any():
+        return np.zeros(len(points), dtype=np.intp)
+    tree = linkage(left[:, kept] * np.sqrt(singular[kept]), method="ward")
+    return fcluster(tree, n_clusters, criterion="maxclust").astype(np.intp) - 1

@@ -1,0 +1,162 @@
+"""Rows of ragged clients, laid out once for batched matrix products.
+
+Clients of similar size stand side by side in blocks (k, c, width), columns before rows, zero where
+a client is shorter than the width. The last column of a block is `present`: one for a row, zero for
+padding. A product with it counts rows and adds up logarithms, so padding never needs a mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkin.federation import Federation
+from fedkin.randomness import Keys
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.intp]
+
+# Numbers worked on at once: a MiB of doubles stays in a core's own cache.
+CHUNK_ELEMENTS = 1 << 17
+
+
+@dataclass(frozen=True)
+class Block:
+    """Clients of similar size: `data` (k, c, width), `sizes` (k,), positions `clients` (k,)."""
+
+    clients: Indices
+    sizes: Indices
+    data: Floats
+
+    def chunks(self, per_row: int) -> Iterator[Chunk]:
+        """Pieces for which `per_row` numbers a row stay in cache."""
+        width = self.data.shape[-1]
+        n_rows = max(1, min(width, CHUNK_ELEMENTS // per_row))
+        n_clients = max(1, CHUNK_ELEMENTS // (per_row * width))
+        for begin in range(0, len(self.clients), n_clients):
+            some = slice(begin, begin + n_clients)
+            for first in range(0, width, n_rows):
+                rows = slice(first, first + n_rows)
+                yield Chunk(self.clients[some], self.data[some, :, rows], some, rows)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A piece of a block that fits in cache: some of its clients and some of their rows.
+
+    `data` (k, c, width) of the clients at positions `clients`; `members` and `rows` say which part
+    of the block it is.
+    """
+
+    clients: Indices
+    data: Floats
+    members: slice
+    rows: slice
+
+
+@dataclass(frozen=True, eq=False)
+class RowBlocks:
+    """The rows of m clients in blocks; `centre` (m, c - 1) has been subtracted from the columns."""
+
+    sizes: Indices
+    centre: Floats
+    blocks: tuple[Block, ...]
+
+    @classmethod
+    def of(cls, clients: Federation, columns: Floats, centred: bool) -> RowBlocks:
+        """From columns (N, c - 1) of a federation's rows.
+
+        Subtracting a client's own mean keeps products of far-away data exact.
+        """
+        table = np.concatenate([columns, np.ones((len(columns), 1))], axis=1)
+        centre = np.zeros((clients.n_clients, columns.shape[1]))
+        blocks = []
+        for bucket in clients.buckets():
+            data = bucket.pack(table)
+            if centred:
+                # By way of the first row: a column that does not vary becomes exactly zero.
+                first = data[:, :-1, 0].copy()
+                data[:, :-1] -= first[:, :, None] * data[:, -1:]
+                own = data[:, :-1].sum(axis=-1) / bucket.sizes[:, None]
+                data[:, :-1] -= own[:, :, None] * data[:, -1:]
+                centre[bucket.clients] = first + own
+            blocks.append(Block(bucket.clients, bucket.sizes, data))
+        return cls(clients.sizes, centre, tuple(blocks))
+
+    @property
+    def n_clients(self) -> int:
+        """Number of clients m, empty ones included."""
+        return len(self.sizes)
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns, `present` not counted."""
+        return int(self.centre.shape[1])
+
+    def chunks(self, per_row: int) -> Iterator[Chunk]:
+        """Pieces for which `per_row` numbers a row stay in cache."""
+        for block in self.blocks:
+            yield from block.chunks(per_row)
+
+    def take(self, who: Indices) -> RowBlocks:
+        """Some clients, in the order given."""
+        place = np.full(self.n_clients, -1)
+        place[who] = np.arange(len(who))
+        blocks = []
+        for block in self.blocks:
+            kept = place[block.clients] >= 0
+            if kept.all():
+                blocks.append(replace(block, clients=place[block.clients]))
+            elif kept.any():
+                blocks.append(
+                    Block(place[block.clients[kept]], block.sizes[kept], block.data[kept])
+                )
+        return RowBlocks(self.sizes[who], self.centre[who], tuple(blocks))
+
+    def batch(self, keys: Keys, batch_size: int) -> RowBlocks:
+        """`batch_size` rows of every client drawn without replacement; all rows where it has fewer.
+
+        Which rows depends on the client's key alone.
+        """
+        blocks = []
+        for block in self.blocks:
+            width = block.data.shape[-1]
+            if width <= batch_size:
+                blocks.append(block)
+                continue
+            lot = keys.take(block.clients).uniform(width)
+            lot[np.arange(width) >= block.sizes[:, None]] = 2.0
+            drawn = np.sort(np.argpartition(lot, batch_size - 1)[:, :batch_size])
+            data = np.take_along_axis(block.data, drawn[:, None, :], axis=-1)
+            blocks.append(Block(block.clients, np.minimum(block.sizes, batch_size), data))
+        return RowBlocks(np.minimum(self.sizes, batch_size), self.centre, tuple(blocks))
+
+    def to_rows(self, chunk: Chunk, values: Floats, out: Floats, offsets: Indices) -> None:
+        """Write a chunk's values (k, ..., width) to their rows of `out` (N, ...)."""
+        row = chunk.rows.start + np.arange(chunk.data.shape[-1])
+        client, place = np.nonzero(row < self.sizes[chunk.clients][:, None])
+        out[offsets[chunk.clients[client]] + row[place]] = values[client, ..., place]
+
+    # ---------------------------------------------------------------- totals, about the centre
+
+    @cached_property
+    def squares(self) -> Floats:
+        """Sum of squares of every column, (m, c - 1)."""
+        total = np.zeros_like(self.centre)
+        for block in self.blocks:
+            columns = block.data[:, :-1]
+            total[block.clients] = np.einsum("kcn,kcn->kc", columns, columns)
+        return total
+
+    @cached_property
+    def scatter(self) -> Floats:
+        """Sums of products of all columns, (m, c - 1, c - 1)."""
+        total = np.zeros((self.n_clients, self.n_columns, self.n_columns))
+        for block in self.blocks:
+            columns = block.data[:, :-1]
+            total[block.clients] = columns @ columns.transpose(0, 2, 1)
+        return total
