@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 import numpy as np
-from sklearn.base import RegressorMixin
+from sklearn.base import RegressorMixin, clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
@@ -114,6 +114,8 @@ class FMLR(RegressorMixin, FederatedEstimator):
             self._check_data(federation)
         outcome = self._run(ALGORITHM, self._settings(federation), federation)
         self._read(outcome)
+        if len(self.odd_sites_) and not self.robust and federation is not None:
+            self.odd_sites_ = self._odd_sites_without_distortion(federation)
         self._warn(federation)
         return self
 
@@ -201,6 +203,12 @@ class FMLR(RegressorMixin, FederatedEstimator):
             return self.client_names_[self.labels_ == NOISE_LABEL]
         odd = odd_by_likelihood(self._site_loglik, self._site_rows, self.sigma_)
         return self.client_names_[odd]
+
+    def _odd_sites_without_distortion(self, federation: Federation) -> np.ndarray:
+        """Odd sites bend the regressions towards themselves: name them from a fit they cannot."""
+        straight = clone(self).set_params(robust=True, n_components=self.n_components_)
+        named = straight.fit(federation).odd_sites_
+        return named if len(named) else self.odd_sites_
 
     def _warn(self, federation: Federation | None) -> None:
         if not self.converged_:

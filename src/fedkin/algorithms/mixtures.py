@@ -1,0 +1,360 @@
+"""What the methods for hidden classes inside every site share: the site's half.
+
+Two families, one face. A site has `weights` (R), `components` (R, p: means or coefficients) and a
+`scale` of its own (nothing for identity covariance; variance, variances or noise) or one covariance
+common to all ("tied"). Weights and scale are the site's memory; components come from the server
+each round and go back improved.
+
+Step names say what else leaves: "improve+variances" sends the sampling variances, and nothing that
+is not in its name. The methods pick the ones they need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkin.models import gaussian_mixture as gaussian
+from fedkin.models import gaussian_mixture_starts as gaussian_starts
+from fedkin.models import regression_mixture as regression
+from fedkin.models.latent_classes import EMPTY_COMPONENT
+from fedkin.protocol import Arrays, Field, Memory, Schema, Settings, Step
+
+Floats = NDArray[np.float64]
+
+DEFAULTS: dict[str, Any] = {
+    "n_components": 2,
+    "family": "gaussian",
+    "covariance_type": "identity",
+    "sigma": None,
+    "fit_intercept": False,
+    "init": "local",
+    "local_start": "kmeans++",
+    "n_restarts": 10,
+    "step": "em",
+    "step_constant": 0.95,
+    "local_steps": 1,
+    "batch_size": None,
+    "clip": None,
+    "threshold": None,
+    "fraction": 1.0,
+    "max_rounds": 200,
+    "tol": 1e-5,
+    "local_max_iter": 200,
+}
+CLIENT_SETTINGS = (
+    "n_components",
+    "family",
+    "covariance_type",
+    "sigma",
+    "fit_intercept",
+    "local_start",
+    "n_restarts",
+    "step",
+    "step_constant",
+    "local_steps",
+    "batch_size",
+    "clip",
+    "threshold",
+    "local_max_iter",
+)
+
+# ------------------------------------------------------------------ what may leave a client
+
+ROWS = Field((), "number of rows")
+COMPONENTS = Field(("R", "p"), "the site's means or coefficients")
+VARIANCES = Field(("R",), "sampling variance of each component; the site's group sizes follow")
+WEIGHTS = Field(("R",), "the site's mixture weights", bound=1.0)
+SCATTER = Field(("d", "d"), "squares and products of the rows about their component's mean")
+LOGLIK = Field((), "log likelihood of the site's rows")
+HALVINGS = Field((), "how often the gradient step had to be halved so far")
+COUNTS = Field(("R",), "responsibility of each component, added over the site's rows")
+SUMS = Field(("R", "q"), "rows (or their products), weighted by responsibility and added up")
+
+OPTIONAL = {"variances": VARIANCES, "weights": WEIGHTS, "scatter": SCATTER}
+
+ORDER = Field(("R",), "which of the site's components is the r-th", dtype="int64", bound=1e6)
+COVARIANCE = Field(("e", "e"), "covariance common to all sites; empty if there is none")
+
+
+def names_of(step: str, wanted: dict[str, bool]) -> str:
+    """The step's name with what shall leave besides."""
+    return "+".join([step, *(name for name in OPTIONAL if wanted.get(name))])
+
+
+def variants(function: Callable[..., Any], step: str, reply: Schema, **schemas: Any) -> dict:
+    """The step with every choice of what else leaves."""
+    made = {}
+    for size in range(len(OPTIONAL) + 1):
+        for extra in combinations(OPTIONAL, size):
+            fields = {**reply, **{name: OPTIONAL[name] for name in extra}}
+            name = names_of(step, dict.fromkeys(extra, True))
+            made[name] = Step(partial(function, tuple(fields)), fields, **schemas)
+    return made
+
+
+# ------------------------------------------------------------------ the two families
+
+
+class Family:
+    """The mathematics of one family behind one set of words; no `scale` is None."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.regression = settings["family"] == "regression"
+        self.kind = settings["covariance_type"]
+
+    def prepare(self, clients):
+        """Rows in blocks."""
+        if self.regression:
+            return regression.prepare(clients, self.settings["fit_intercept"])
+        return gaussian.prepare(clients)
+
+    def parameters(self, weights, components, scale):
+        """The family's own parameters."""
+        if self.regression:
+            return regression.Parameters(weights, components, scale)
+        return gaussian.Parameters(weights, components, scale)
+
+    def alone(self, rows, keys):
+        """Every site's own fit: weights (m, R), components (m, R, p), scale (m, ...) or None."""
+        chosen = self.settings
+        common = {"n_restarts": chosen["n_restarts"], "max_iter": chosen["local_max_iter"]}
+        if self.regression:
+            found = regression.local_em(
+                rows, chosen["n_components"], keys, sigma=chosen["sigma"], **common
+            ).parameters
+            return found.weights, found.coef, found.sigma
+        init = chosen["local_start"]
+        kind = "tied" if init == "ward" and self.kind == "identity" else self.kind
+        found = gaussian_starts.local_em(
+            rows, chosen["n_components"], keys, init=init, covariance_type=kind, **common
+        ).parameters
+        covariance = None if self.kind in ("identity", "tied") else found.covariance
+        return found.weights, found.means, covariance
+
+    def expect(self, rows, weights, components, scale):
+        """The E-step."""
+        model = regression if self.regression else gaussian
+        return model.expect(
+            rows, self.parameters(weights, components, scale), self.settings["clip"]
+        )
+
+    def maximise(self, found, components):
+        """The full M-step."""
+        if self.regression:
+            return regression.maximise_coef(found, components)
+        return gaussian.maximise_means(found, components)
+
+    def climb(self, found, components, step):
+        """The gradient step."""
+        model = regression if self.regression else gaussian
+        return model.gradient_step(found, components, step)
+
+    def longest_step(self, found):
+        """Twice this and a gradient step diverges, (m, R)."""
+        if self.regression:
+            return regression.largest_step(found)
+        share = found.pulls / np.maximum(found.n_rows, 1.0)[:, None]
+        return 1.0 / np.maximum(share, np.finfo(float).tiny)
+
+    def weights(self, found, current):
+        """The weights' M-step."""
+        model = regression if self.regression else gaussian
+        return model.maximise_weights(found, current)
+
+    def scale(self, rows, found, components, current):
+        """The site's own scale given its components; a common covariance is not its own."""
+        if self.regression:
+            if self.settings["sigma"] is not None:
+                return current
+            return regression.maximise_sigma(found, components, regression.smallest_noise(rows))
+        if current is None or self.kind in ("identity", "tied"):
+            return current
+        scatter = gaussian.within_scatter(rows, found, components, self.kind)
+        floor = gaussian.smallest_variance(rows)
+        return gaussian.covariance_of(scatter, found.n_rows, floor, self.kind, rows.n_columns)
+
+    def first_scale(self, rows):
+        """The scale of a site that has none yet: its rows' own spread, or given noise."""
+        if self.regression:
+            given = self.settings["sigma"]
+            spread = np.sqrt(rows.squares[:, -1] / np.maximum(rows.sizes, 1))
+            return np.full(rows.n_clients, given) if given else np.where(spread > 0, spread, 1.0)
+        if self.kind in ("identity", "tied"):
+            return None
+        spread = np.maximum(rows.squares / np.maximum(rows.sizes, 1)[:, None], 1e-12)
+        return spread if self.kind == "diag" else spread.mean(axis=1)
+
+    def variances(self, found, scale):
+        """Sampling variance of a coordinate of each component, (m, R); infinite if empty."""
+        if self.regression:
+            return regression.sampling_variance(found, scale)
+        if scale is None:
+            spread = np.ones(len(found.counts))
+        elif self.kind == "tied":
+            # In the metric of the common covariance a coordinate has variance one.
+            spread = np.ones(len(found.counts))
+        else:
+            spread = scale.reshape(len(scale), -1).mean(axis=1)
+        with np.errstate(divide="ignore"):
+            return np.where(found.pulls > EMPTY_COMPONENT, spread[:, None] / found.pulls, np.inf)
+
+    def sums(self, found):
+        """What a pooled M-step needs, (m, R, q)."""
+        if self.regression:
+            return found.packed
+        return np.concatenate([found.sums, found.pulls[..., None]], axis=-1)
+
+    def pooled(self, sums, current):
+        """Components (R, p) from sums over sites."""
+        if self.regression:
+            fitted = regression.least_squares(sums).coef
+            return np.where(sums[..., -1:] > EMPTY_COMPONENT, fitted, current)
+        counts = sums[..., -1:]
+        alive = counts > EMPTY_COMPONENT
+        return np.where(alive, sums[..., :-1] / np.where(alive, counts, 1.0), current)
+
+
+def prepare(clients, settings):
+    """Rows in blocks for batched products."""
+    return Family(settings).prepare(clients)
+
+
+# ------------------------------------------------------------------ client functions
+
+# A variance that stands for "this site knows nothing of this component": infinity may not travel.
+UNKNOWN_VARIANCE = 1e90
+
+
+def start(fields, clients, cache, settings, common, personal, memory, keys):
+    """Fit alone; components leave, weights and scale stay."""
+    family = Family(settings)
+    weights, components, scale = family.alone(cache, keys)
+    found = family.expect(cache, weights, components, scale)
+    new = {"weights": weights, "first_weights": weights, "halvings": np.zeros(len(weights))}
+    if scale is not None:
+        new["scale"] = scale
+    reply = {"components": components, "rows": cache.sizes.astype(float)}
+    return _picked(fields, reply, family, cache, found, components, scale, new), new
+
+
+def improve(fields, clients, cache, settings, common, personal, memory, keys):
+    """`local_steps` E- and M-steps from the components the server sent."""
+    family = Family(settings)
+    memory, scale = _remembered(family, cache, common, personal, memory)
+    components, weights, found = personal["components"], memory["weights"], None
+    for pass_number in range(settings["local_steps"]):
+        rows = cache
+        if settings["batch_size"]:
+            rows = cache.batch(keys.fold(pass_number + 1), settings["batch_size"])
+        found = family.expect(rows, weights, components, scale)
+        if settings["step"] == "em":
+            new = family.maximise(found, components)
+        else:
+            new, memory = _gradient(family, found, components, memory, settings)
+        if settings["threshold"]:
+            new = np.sign(new) * np.maximum(np.abs(new) - settings["threshold"], 0.0)
+        weights = family.weights(found, weights)
+        scale = family.scale(rows, found, new, scale)
+        components = new
+    memory = {**memory, "weights": weights}
+    if scale is not None and "scale" in memory:
+        memory["scale"] = scale
+    reply = {"components": components, "halvings": memory["halvings"]}
+    return _picked(fields, reply, family, cache, found, components, scale, memory), memory
+
+
+def _rows(clients, cache, settings, common, personal, memory, keys):
+    return {"rows": cache.sizes.astype(float)}, memory
+
+
+def settle(clients, cache, settings, common, personal, memory, keys):
+    """Take the final components and bring the weights up to date; only the likelihood leaves."""
+    family = Family(settings)
+    memory, scale = _remembered(family, cache, common, personal, memory)
+    found = family.expect(cache, memory["weights"], personal["components"], scale)
+    weights = family.weights(found, memory["weights"])
+    kept = {**memory, "weights": weights, "components": personal["components"]}
+    return {"loglik": found.loglik}, kept
+
+
+def _gradient(family, found, components, memory, settings):
+    """The paper's step C_eta / first weight, halved while it is longer than cannot diverge."""
+    n_rows = np.maximum(found.n_rows, 1.0)
+    step = gaussian.step_sizes(memory["first_weights"], settings["step_constant"], n_rows)
+    limit = 1.9 * family.longest_step(found)
+    n_halvings = np.maximum(np.ceil(np.log2(step / limit)), 0.0)
+    memory = {**memory, "halvings": memory["halvings"] + n_halvings.sum(axis=1)}
+    return family.climb(found, components, step * 0.5**n_halvings), memory
+
+
+def _remembered(family, rows, common, personal, memory):
+    """Weights and scale in the server's order; a site that missed the start begins here."""
+    components = personal["components"]
+    if memory is None or "weights" not in memory:
+        equal = np.full(components.shape[:2], 1.0 / components.shape[1])
+        memory = {"weights": equal, "halvings": np.zeros(len(equal))}
+        scale = family.first_scale(rows)
+        if scale is not None:
+            memory["scale"] = scale
+        own = _common_or(memory.get("scale"), common)
+        found = family.expect(rows, equal, components, own)
+        memory["weights"] = family.weights(found, equal)
+        memory["first_weights"] = memory["weights"]
+    order = personal["order"]
+    memory = dict(memory)
+    for name in ("weights", "first_weights"):
+        memory[name] = np.take_along_axis(memory[name], order, axis=1)
+    if personal["weights"].size:
+        memory["weights"] = personal["weights"]
+    return memory, _common_or(memory.get("scale"), common)
+
+
+def _common_or(own, common):
+    covariance = common["covariance"]
+    return covariance[None] if covariance.size else own
+
+
+def _picked(
+    fields: tuple[str, ...],
+    reply: dict[str, Floats],
+    family: Family,
+    rows: Any,
+    found: Any,
+    components: Floats,
+    scale: Floats | None,
+    memory: Memory,
+) -> Arrays:
+    """The fields that the step's name promises."""
+    assert memory is not None
+    made = dict(reply)
+    if "variances" in fields:
+        own = family.variances(found, scale)
+        made["variances"] = np.where(np.isfinite(own), own, UNKNOWN_VARIANCE)
+    if "weights" in fields:
+        made["weights"] = memory["weights"]
+    if "scatter" in fields:
+        made["scatter"] = gaussian.within_scatter(rows, found, components, "tied")
+    return {name: made[name] for name in fields}
+
+
+SENT_WEIGHTS = Field(("s",), "weights the site shall use; empty if it shall keep its own")
+PERSONAL = {"components": COMPONENTS, "order": ORDER, "weights": SENT_WEIGHTS}
+COMMON = {"covariance": COVARIANCE}
+
+START = variants(start, "start", {"components": COMPONENTS, "rows": ROWS})
+IMPROVE = variants(
+    improve,
+    "improve",
+    {"components": COMPONENTS, "halvings": HALVINGS},
+    common=COMMON,
+    personal=PERSONAL,
+)
+ROWS_STEP = {"rows": Step(_rows, {"rows": ROWS})}
+SETTLE = {"settle": Step(settle, {"loglik": LOGLIK}, COMMON, PERSONAL)}
