@@ -93,6 +93,7 @@ class _Desk:
     shared: Floats = field(default_factory=lambda: np.empty(0))
     centers: Floats | None = None
     covariance: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    noise: Floats = field(default_factory=lambda: np.empty(0))
     outlier_score: Floats = field(default_factory=lambda: np.empty(0))
     between: Floats = field(default_factory=lambda: np.empty(0))
     halvings: Floats = field(default_factory=lambda: np.empty(0))
@@ -107,7 +108,7 @@ class _Desk:
         return _step_name(name, self.settings)
 
     def common(self) -> dict[str, Floats]:
-        return {"covariance": self.covariance}
+        return {"covariance": self.covariance, "noise": self.noise}
 
     def personal(self) -> dict[str, Any]:
         m, n_components = self.shared.shape[:2]
@@ -228,11 +229,13 @@ def _begin(roster: Roster, settings: Settings) -> Generator[Ask, Replies, _Desk]
     m, n_components = len(roster), settings["n_components"]
     init = settings["init"]
     if not isinstance(init, str) or init == "federated":  # else every site alone
+        noise = np.empty(0)
         if isinstance(init, str):
-            shared, _ = yield from mixture_starts.federated_start(roster, settings)
+            shared, sigma = yield from mixture_starts.federated_start(roster, settings)
+            noise = np.array([sigma])
         else:
             shared = np.asarray(init, dtype=float)
-        return (yield from _from_shared(roster, settings, shared))
+        return (yield from _from_shared(roster, settings, shared, noise))
     replies = yield Ask(_step_name("start", settings), note="sites fit alone")
     who, found = replies.clients, replies["components"]
     aligned = align(found, settings["align"])
@@ -259,13 +262,14 @@ def _begin(roster: Roster, settings: Settings) -> Generator[Ask, Replies, _Desk]
 
 
 def _from_shared(
-    roster: Roster, settings: Settings, shared: Floats
+    roster: Roster, settings: Settings, shared: Floats, noise: Floats
 ) -> Generator[Ask, Replies, _Desk]:
     """Everybody begins at the same components (R, p), or at given ones per site (m, R, p)."""
     m, n_components = len(roster), settings["n_components"]
     desk = _empty_desk(settings, m, n_components, shared.shape[-1])
     desk.shared = np.array(np.broadcast_to(shared, (m, *shared.shape[-2:])))
     desk.estimates = desk.shared.copy()
+    desk.noise = noise
     if settings["covariance_type"] == "tied" and settings["family"] == "gaussian":
         desk.covariance = np.eye(shared.shape[-1])
     rows = yield Ask("rows", note="sizes")

@@ -44,7 +44,7 @@ DEFAULTS: dict[str, Any] = {
     "threshold": None,
     "fraction": 1.0,
     "max_rounds": 200,
-    "tol": 1e-5,
+    "tol": 1e-4,
     "local_max_iter": 200,
 }
 CLIENT_SETTINGS = (
@@ -180,10 +180,10 @@ class Family:
         floor = gaussian.smallest_variance(rows)
         return gaussian.covariance_of(scatter, found.n_rows, floor, self.kind, rows.n_columns)
 
-    def first_scale(self, rows):
-        """The scale of a site that has none yet: its rows' own spread, or given noise."""
+    def first_scale(self, rows, noise):
+        """The scale of a site that has none yet: given or found noise, or its rows' own spread."""
         if self.regression:
-            given = self.settings["sigma"]
+            given = self.settings["sigma"] or (noise[0] if noise.size else None)
             spread = np.sqrt(rows.squares[:, -1] / np.maximum(rows.sizes, 1))
             return np.full(rows.n_clients, given) if given else np.where(spread > 0, spread, 1.0)
         if self.kind in ("identity", "tied"):
@@ -300,7 +300,7 @@ def _remembered(family, rows, common, personal, memory):
     if memory is None or "weights" not in memory:
         equal = np.full(components.shape[:2], 1.0 / components.shape[1])
         memory = {"weights": equal, "halvings": np.zeros(len(equal))}
-        scale = family.first_scale(rows)
+        scale = family.first_scale(rows, common["noise"])
         if scale is not None:
             memory["scale"] = scale
         own = _common_or(memory.get("scale"), common)
@@ -346,7 +346,8 @@ def _picked(
 
 SENT_WEIGHTS = Field(("s",), "weights the site shall use; empty if it shall keep its own")
 PERSONAL = {"components": COMPONENTS, "order": ORDER, "weights": SENT_WEIGHTS}
-COMMON = {"covariance": COVARIANCE}
+NOISE = Field(("z",), "noise at which a site without its own begins; empty if not known")
+COMMON = {"covariance": COVARIANCE, "noise": NOISE}
 
 START = variants(start, "start", {"components": COMPONENTS, "rows": ROWS})
 IMPROVE = variants(
