@@ -1,0 +1,211 @@
+"""Which points are certainly one cluster of (12): certificates, and contraction of what they prove.
+
+A set C of super-points (means abar_p, sizes s_p, S = sum of sizes in C) is fused at a penalty if and
+only if there are antisymmetric z_pq, |z_pq| <= 1, with sum_q s_q z_pq = (abar_p - abar_C) / penalty:
+points outside pull every member alike, so they drop out (Chiquet, Gutierrez, Rigaill 2017). Replacing
+C by one super-point is then exact, at this penalty and at every larger one.
+
+The search for z is a convex clustering problem itself. Let v solve it on C alone at (1 - margin) times
+the penalty, smoothed or not, with pulls z. Adding (v_p - v_q) / (penalty S) to (1 - margin) z_pq makes
+the balance exact, which proves:
+
+    C is fused if   max_pq |v_p - v_q| + (solver's residual) <= margin * penalty * S.        (*)
+
+With margin 1 no solve is needed (v = abar): a set of diameter at most penalty * S is fused. That test
+costs nothing on the subtrees of a complete-linkage tree, whose heights are diameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkin.clustering.newton import minimise
+from fedkin.clustering.pairs import CompletePairs, squared_distances
+from fedkin.clustering.points import Labels, Points, group_sums, in_order_of_appearance
+
+Array = NDArray[np.float64]
+
+# Complete linkage keeps two triangles of distances: 256 MB for this many points.
+LINKAGE_POINTS = 6000
+# A penalty within this share of a fusion is not told apart from it.
+MARGINS = (3e-2, 1e-3, 3e-5, 1e-6)
+# Smoothing that spends at most this share of the margin in (*).
+SMOOTHING_SHARE = 0.1
+ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class Groups:
+    """A contraction of m points to n super-points."""
+
+    labels: Labels  # (m,)
+    means: Points  # (n, d)
+    sizes: Array  # (n,)
+
+    @classmethod
+    def of_points(cls, points: Points) -> Groups:
+        """Every point its own group."""
+        m = len(points)
+        return cls(np.arange(m), points, np.ones(m))
+
+    def merge(self, super_labels: Labels) -> Groups:
+        """Join super-points that share a label, (n,)."""
+        super_labels = in_order_of_appearance(super_labels)
+        n = int(super_labels.max()) + 1
+        sizes = np.bincount(super_labels, self.sizes, minlength=n)
+        means = group_sums(self.sizes[:, None] * self.means, super_labels, n) / sizes[:, None]
+        return Groups(super_labels[self.labels], means, sizes)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+
+def merge_small_diameters(groups: Groups, penalty: float) -> Groups:
+    """Contract every complete-linkage subtree of diameter <= penalty * size, until none is left."""
+    while len(groups) > 1:
+        found = (
+            _subtrees_that_fuse(groups.means, groups.sizes, penalty)
+            if len(groups) <= LINKAGE_POINTS
+            else _anchored_subtrees_that_fuse(groups.means, groups.sizes, penalty)
+        )
+        if np.unique(found).size == len(groups):
+            break
+        groups = groups.merge(found)
+    return groups
+
+
+def prove_fused(groups: Groups, members: NDArray[np.intp], penalty: float) -> list[NDArray[np.intp]]:
+    """Subsets of `members` that (*) proves fused, searched with ever smaller margins."""
+    if members.size < 2:
+        return []
+    means, sizes = groups.means[members], groups.sizes[members]
+    total = sizes.sum()
+    means = means - sizes @ means / total
+    positions = means
+    for margin in MARGINS:
+        reach = margin * penalty * total
+        smoothing = SMOOTHING_SHARE * reach
+        solution = minimise(
+            lambda v, smoothing=smoothing: CompletePairs(v, sizes, smoothing),  # type: ignore[misc]
+            means,
+            sizes,
+            (1.0 - margin) * penalty,
+            positions,
+            tolerance=_gap_for_residual(SMOOTHING_SHARE * reach, means, sizes),
+        )
+        positions = solution.positions
+        slackness = 2.0 * float(np.sqrt((solution.residual**2).sum(axis=1).max()))
+        if diameter(positions) + slackness <= reach:
+            return [members]
+        parts = connected(solution.coupling, np.full(members.size, 0.5 * reach))
+        if parts.max() > 0:
+            return [
+                proof
+                for part in range(parts.max() + 1)
+                for proof in prove_fused(groups, members[parts == part], penalty)
+            ]
+    return []
+
+
+def connected(coupling: CompletePairs, radius: Array) -> Labels:
+    """Components of the graph that joins positions closer than radius_p + radius_q, (n,)."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    n = coupling.n_points
+    rows, columns = coupling.close_pairs(radius)
+    graph = coo_array((np.ones(rows.size), (rows, columns)), shape=(n, n))
+    return np.asarray(connected_components(graph, directed=False)[1])
+
+
+def diameter(points: Points) -> float:
+    """Largest distance between two points (m, d), in blocks of rows."""
+    rows = max(1, (1 << 22) // len(points))
+    largest = 0.0
+    scale = float(np.abs(points).max(initial=0.0))
+    for start in range(0, len(points), rows):
+        block = squared_distances(points[start : start + rows], points[start:], scale)
+        largest = max(largest, float(block.max()))
+    return float(np.sqrt(largest))
+
+
+def _gap_for_residual(residual: float, means: Points, sizes: Array) -> float:
+    """Relative tolerance at which no super-point's residual exceeds the given length."""
+    spread = 0.5 * float(sizes @ (means**2).sum(axis=1))
+    return 0.5 * sizes.min() * residual**2 / spread if spread > 0 else 1.0
+
+
+def _subtrees_that_fuse(means: Points, sizes: Array, penalty: float) -> Labels:
+    """Labels (n,) that join the maximal complete-linkage subtrees with diameter <= penalty * size."""
+    from scipy.cluster.hierarchy import linkage
+
+    tree = linkage(means, "complete")
+    fits = tree[:, 2] <= penalty * _subtree_sizes(tree, sizes) * (1.0 + ROUNDING)
+    return _leaves_below(tree, fits)
+
+
+def _anchored_subtrees_that_fuse(means: Points, sizes: Array, penalty: float) -> Labels:
+    """The same for many points: the tree is built on a sample and the rest hang on its leaves.
+
+    The sample only proposes sets; each is accepted on the diameter of all its points.
+    """
+    from scipy.cluster.hierarchy import linkage
+
+    anchors = np.random.default_rng(0).choice(len(means), LINKAGE_POINTS // 3, replace=False)
+    nearest = nearest_rows(means, means[anchors])
+    tree = linkage(means[anchors], "complete")
+    hanging = np.bincount(nearest, sizes, minlength=anchors.size)
+    reach = penalty * _subtree_sizes(tree, hanging) * (1.0 + ROUNDING)
+    fits = tree[:, 2] <= reach
+    while True:
+        proposed = in_order_of_appearance(_leaves_below(tree, fits))[nearest]
+        roots = _highest(tree, fits)
+        leaves = _leaves_below(tree, fits)
+        rejected = [k for k in roots if diameter(means[leaves[nearest] == anchors.size + k]) > reach[k]]
+        if not rejected:
+            break
+        fits[rejected] = False
+    # Points that hang on one anchor are together only if their set was accepted.
+    alone = leaves[nearest] < anchors.size
+    return in_order_of_appearance(np.where(alone, -1 - np.arange(len(means)), proposed))
+
+
+def nearest_rows(points: Points, rows: Points) -> Labels:
+    """Index of the nearest row for each point, (m,), in blocks."""
+    block = max(1, (1 << 22) // len(rows))
+    half_squares = 0.5 * np.einsum("ij,ij->i", rows, rows)
+    return np.concatenate(
+        [
+            np.argmin(half_squares - points[start : start + block] @ rows.T, axis=1)
+            for start in range(0, len(points), block)
+        ]
+    )
+
+
+def _subtree_sizes(tree: Array, sizes: Array) -> Array:
+    """Total size below each inner node of a linkage tree, (n - 1,)."""
+    n = sizes.size
+    total = np.concatenate([sizes, np.zeros(n - 1)])
+    for k, (left, right) in enumerate(tree[:, :2].astype(np.intp)):
+        total[n + k] = total[left] + total[right]
+    return total[n:]
+
+
+def _leaves_below(tree: Array, chosen: NDArray[np.bool_]) -> Labels:
+    """For each leaf its highest chosen ancestor, numbered n + row of the tree, or itself, (n,)."""
+    n = len(tree) + 1
+    owner = np.arange(2 * n - 1)
+    for k in range(n - 2, -1, -1):
+        node = n + k
+        if chosen[k] or owner[node] != node:
+            owner[tree[k, :2].astype(np.intp)] = owner[node]
+    return owner[:n]
+
+
+def _highest(tree: Array, chosen: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Rows of the tree that are chosen and have no chosen ancestor."""
+    owner = np.unique(_leaves_below(tree, chosen))
+    return owner[owner > len(tree)] - len(tree) - 1
