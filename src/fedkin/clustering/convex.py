@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedkin.clustering.fusion import Groups, connected, merge_small_diameters, prove_fused
+from fedkin.clustering.fusion import Groups, all_pairs_problem, connected, merge_small_diameters, prove_fused, pull_together
 from fedkin.clustering.newton import SmoothSolution, minimise
 from fedkin.clustering.pairs import CompletePairs
 from fedkin.clustering.points import (
@@ -60,45 +60,50 @@ class Fused:
 
 def solve_fused(points: Points, groups: Groups, start: Points, penalty: float) -> Fused:
     """Solve (12) for centred points (m, d), given groups known to be fused and a start (n, d)."""
-    within = 0.5 * float(((points - groups.means[groups.labels]) ** 2).sum())
     spread = float(np.sqrt((points**2).sum() / len(points)))
-    smoothing, tolerance, n_iter = np.inf, RELATIVE_GAP, 0
+    levels = _levels(spread)
+    smoothing, tolerance = next(levels)
+    first, n_iter = True, 0
     while True:
         groups, start = _contract(groups, start, merge_small_diameters(groups, penalty))
         if len(groups) == 1:
             return Fused(groups, groups.means, 0.0, n_iter, True)
-        smoothing = min(smoothing, FIRST_SMOOTHING * _typical_neighbour_distance(groups.means))
         within = 0.5 * float(((points - groups.means[groups.labels]) ** 2).sum())
-        solution = _solve(groups, start, penalty, smoothing, tolerance, within)
+        if first:
+            smoothing = FIRST_SMOOTHING * _typical_neighbour_distance(groups.means)
+            problem = all_pairs_problem(groups.means, groups.sizes, penalty, smoothing)
+            solution = minimise(problem, start, RELATIVE_GAP, within, stop_at_kink=True)
+            if solution.met_kink:
+                first = False
+                smoothing, tolerance = next(levels)
+        if not first:
+            problem = all_pairs_problem(groups.means, groups.sizes, penalty, smoothing)
+            solution = minimise(problem, start, tolerance, within)
         n_iter += solution.n_iter
         start = solution.positions
-        near = _not_told_apart(solution, groups, smoothing)
         relative_gap = solution.gap / (solution.objective + within)
-        if near.max() + 1 == len(groups):
+        near = _not_told_apart(solution, groups, smoothing)
+        if near.max() + 1 == len(groups) and relative_gap < 1e-8:
             return Fused(groups, start, relative_gap, n_iter, True)
-        merged = _merge_proved(groups, near, penalty)
+        merged = _merge_proved(groups, near, penalty, start, smoothing)
+        if VERBOSE: print('   eps %.1e tol %.0e n %d near %d merged %d it %d kink %s'%(smoothing/spread, tolerance, len(groups), near.max()+1, len(merged), solution.n_iter, solution.met_kink), [int(x) for x in np.sort(np.bincount(near))[::-1][:5]])
         if len(merged) < len(groups):
             groups, start = _contract(groups, start, merged)
+            first=False
             continue
-        if smoothing < LAST_SMOOTHING * spread and tolerance < LAST_RELATIVE_GAP:
-            return Fused(groups, start, relative_gap, n_iter, False)
-        smoothing = max(smoothing / SMOOTHING_FACTOR, 0.1 * LAST_SMOOTHING * spread)
-        tolerance = max(tolerance * GAP_FACTOR, 0.1 * LAST_RELATIVE_GAP)
+        previous = smoothing
+        while smoothing >= previous or first:
+            first=False
+            try:
+                smoothing, tolerance = next(levels)
+            except StopIteration:
+                return Fused(groups, start, relative_gap, n_iter, False)
+        start = pull_together(start, groups.sizes, previous, smoothing)
 
-
-def _solve(
-    groups: Groups, start: Points, penalty: float, smoothing: float, tolerance: float, within: float
-) -> SmoothSolution:
-    return minimise(
-        lambda v: CompletePairs(v, groups.sizes, smoothing),
-        groups.means,
-        groups.sizes,
-        penalty,
-        start,
-        tolerance,
-        offset=within,
-    )
-
+VERBOSE=False
+def _levels(spread):
+    for k in range(1,11):
+        yield 10.0**-k*spread, max(10.0**(-2*k-2), 1e-16)
 
 def _typical_neighbour_distance(means: Points) -> float:
     """Median distance to the nearest other super-point."""
@@ -114,15 +119,14 @@ def _not_told_apart(solution: SmoothSolution, groups: Groups, smoothing: float) 
     sqrt(2 gap / s_p).
     """
     radius = np.maximum(np.sqrt(2.0 * solution.gap / groups.sizes), 0.5 * smoothing)
-    assert isinstance(solution.coupling, CompletePairs)
-    return connected(solution.coupling, radius)
+    return connected(solution.positions, radius)
 
 
-def _merge_proved(groups: Groups, near: Labels, penalty: float) -> Groups:
+def _merge_proved(groups: Groups, near: Labels, penalty: float, positions: Points, smoothing: float) -> Groups:
     """Contract the parts of each component that are proved fused."""
     labels = np.arange(len(groups))
     for component in np.flatnonzero(np.bincount(near) > 1):
-        for fused in prove_fused(groups, np.flatnonzero(near == component), penalty):
+        for fused in prove_fused(groups, np.flatnonzero(near == component), penalty, positions, smoothing):
             labels[fused] = fused[0]
     return groups.merge(labels)
 

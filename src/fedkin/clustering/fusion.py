@@ -22,8 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkin.clustering.newton import minimise
-from fedkin.clustering.pairs import CompletePairs, squared_distances
+from fedkin.clustering.newton import SmoothProblem, SmoothSolution, minimise
+from fedkin.clustering.pairs import CompletePairs, close_pairs, squared_distances
 from fedkin.clustering.points import Labels, Points, group_sums, in_order_of_appearance
 
 Array = NDArray[np.float64]
@@ -31,9 +31,12 @@ Array = NDArray[np.float64]
 # Complete linkage keeps two triangles of distances: 256 MB for this many points.
 LINKAGE_POINTS = 6000
 # A penalty within this share of a fusion is not told apart from it.
-MARGINS = (3e-2, 1e-3, 3e-5, 1e-6)
-# Smoothing that spends at most this share of the margin in (*).
-SMOOTHING_SHARE = 0.1
+MARGINS = (1e-3, 1e-6)
+# A fused set of some hundred points is about ten smoothings wide: this share of the margin in (*)
+# leaves room for ten times that.
+SMOOTHING_SHARE = 0.003
+# A set this many times too wide for (*) is not tried with a smaller margin.
+HOPELESS = 30.0
 ROUNDING = 1e-12
 
 
@@ -77,46 +80,100 @@ def merge_small_diameters(groups: Groups, penalty: float) -> Groups:
     return groups
 
 
-def prove_fused(groups: Groups, members: NDArray[np.intp], penalty: float) -> list[NDArray[np.intp]]:
-    """Subsets of `members` that (*) proves fused, searched with ever smaller margins."""
+def prove_fused(
+    groups: Groups,
+    members: NDArray[np.intp],
+    penalty: float,
+    positions: Points,
+    smoothing: float,
+) -> list[NDArray[np.intp]]:
+    """Subsets of `members` (indices of groups) that (*) proves fused.
+
+    `positions` (n, d) are a solution for all groups at the given smoothing: where to start.
+    """
     if members.size < 2:
         return []
-    means, sizes = groups.means[members], groups.sizes[members]
-    total = sizes.sum()
-    means = means - sizes @ means / total
-    positions = means
+    sizes, total = groups.sizes[members], groups.sizes[members].sum()
+    means = groups.means[members] - sizes @ groups.means[members] / total
+    start = positions[members] - sizes @ positions[members] / total
     for margin in MARGINS:
         reach = margin * penalty * total
-        smoothing = SMOOTHING_SHARE * reach
-        solution = minimise(
-            lambda v, smoothing=smoothing: CompletePairs(v, sizes, smoothing),  # type: ignore[misc]
-            means,
-            sizes,
-            (1.0 - margin) * penalty,
-            positions,
-            tolerance=_gap_for_residual(SMOOTHING_SHARE * reach, means, sizes),
+        finer = min(SMOOTHING_SHARE * reach, smoothing)
+        tolerance = _gap_for_residual(0.1 * reach, means, sizes)
+        solution = _follow(
+            means, sizes, (1.0 - margin) * penalty, start, smoothing, finer, tolerance
         )
-        positions = solution.positions
-        slackness = 2.0 * float(np.sqrt((solution.residual**2).sum(axis=1).max()))
-        if diameter(positions) + slackness <= reach:
+        start, smoothing = solution.positions, finer
+        residual = solution.gradient / sizes[:, None]
+        slackness = 2.0 * float(np.sqrt((residual**2).sum(axis=1).max()))
+        width = diameter(start)
+        if width + slackness <= reach:
             return [members]
-        parts = connected(solution.coupling, np.full(members.size, 0.5 * reach))
-        if parts.max() > 0:
-            return [
-                proof
-                for part in range(parts.max() + 1)
-                for proof in prove_fused(groups, members[parts == part], penalty)
-            ]
-    return []
+        if width > HOPELESS * reach:
+            break
+    # The set is not fused as a whole: whatever is, lies together in its solution.
+    parts = connected(start, np.full(members.size, 0.5 * reach))
+    if parts.max() == 0:
+        return []
+    positions = positions.copy()
+    positions[members] = start
+    return [
+        proof
+        for part in np.flatnonzero(np.bincount(parts) > 1)
+        for proof in prove_fused(groups, members[parts == part], penalty, positions, smoothing)
+    ]
 
 
-def connected(coupling: CompletePairs, radius: Array) -> Labels:
-    """Components of the graph that joins positions closer than radius_p + radius_q, (n,)."""
+def _follow(
+    means: Points,
+    sizes: Array,
+    penalty: float,
+    start: Points,
+    smoothing: float,
+    finer: float,
+    tolerance: float,
+) -> SmoothSolution:
+    """Solve at a finer smoothing, starting from a solution at a coarser one, in factors of ten."""
+    while True:
+        following = max(0.1 * smoothing, finer)
+        start = pull_together(start, sizes, smoothing, following)
+        smoothing = following
+        problem = all_pairs_problem(means, sizes, penalty, smoothing)
+        last = smoothing == finer
+        solution = minimise(problem, start, tolerance if last else max(tolerance, 1e-6))
+        if last:
+            return solution
+        start = solution.positions
+
+
+def pull_together(positions: Points, sizes: Array, smoothing: float, finer: float) -> Points:
+    """Where positions (n, d) solved at one smoothing will lie at a finer one.
+
+    Fused points are apart only by smoothing times their pull, and the pulls stay: every component
+    within the smoothing shrinks in proportion.
+    """
+    parts = connected(positions, np.full(sizes.size, 0.5 * smoothing))
+    n = parts.max() + 1
+    totals = np.bincount(parts, sizes, minlength=n)[:, None]
+    centers = (group_sums(sizes[:, None] * positions, parts, n) / totals)[parts]
+    shrunk = centers + (finer / smoothing) * (positions - centers)
+    return np.where(np.bincount(parts)[parts][:, None] > 1, shrunk, positions)
+
+
+def all_pairs_problem(
+    means: Points, sizes: Array, penalty: float, smoothing: float
+) -> SmoothProblem:
+    """The smoothed problem in which every two super-points are coupled."""
+    return SmoothProblem(means, sizes, penalty, lambda v: CompletePairs(v, sizes, smoothing))
+
+
+def connected(positions: Points, radius: Array) -> Labels:
+    """Components of the graph that joins positions (n, d) closer than radius_p + radius_q, (n,)."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    n = coupling.n_points
-    rows, columns = coupling.close_pairs(radius)
+    rows, columns = close_pairs(positions, radius)
+    n = len(positions)
     graph = coo_array((np.ones(rows.size), (rows, columns)), shape=(n, n))
     return np.asarray(connected_components(graph, directed=False)[1])
 

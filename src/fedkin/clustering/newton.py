@@ -11,7 +11,7 @@ system, and, when a Newton step overshoots a kink, as a step v - M^-1 gradient t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -24,6 +24,8 @@ Array = NDArray[np.float64]
 MAX_STEPS = 200
 MAX_INNER_STEPS = 200
 SUFFICIENT_DECREASE = 1e-4  # Armijo's share of the predicted decrease
+MAX_HALVINGS = 8
+ROUNDING = 1e-14  # of the objective: differences below it are noise
 LOOSEST_INNER_RESIDUAL = 0.1  # relative residual of the Newton system far from the solution
 
 
@@ -44,85 +46,110 @@ class Coupling(Protocol):
 
 @dataclass(frozen=True)
 class SmoothSolution:
-    """A minimiser of the smoothed objective with what certifies it."""
+    """Positions at which the smoothed objective is (nearly) least, with what certifies them."""
 
     positions: Points  # (n, d)
     coupling: Coupling
-    residual: Array  # (n, d), gradient / size
-    n_iter: int
-    fit: float  # 1/2 sum_p s_p |abar_p - v_p|^2
-    objective: float  # the unsmoothed objective at these positions
+    gradient: Array  # (n, d), of the smoothed objective
+    value: float  # the smoothed objective
+    objective: float  # the unsmoothed objective
+    from_gradient: float  # part of the gap owed to the gradient
     gap: float  # unsmoothed objective less a feasible dual value
+    n_iter: int = 0
+    met_kink: bool = False  # a full Newton step did not go down
+
+
+@dataclass(frozen=True)
+class SmoothProblem:
+    """F for given targets abar (n, d), sizes s (n,) and a coupling to be evaluated at positions."""
+
+    targets: Points
+    sizes: Array
+    penalty: float
+    couple: Callable[[Points], Coupling]
+
+    def at(self, positions: Points) -> SmoothSolution:
+        """Objective, gradient and gap at positions (n, d).
+
+        The pulls z_pq = (v_p - v_q) / max(t_pq, smoothing) are no longer than one, hence dual
+        feasible, and the gap to the unsmoothed optimum is
+
+            1/2 sum_p |gradient_p|^2 / s_p  +  penalty * sum_pq s_p s_q t_pq (1 - |z_pq|).
+        """
+        coupling, mass = self.couple(positions), self.sizes[:, None]
+        residual = positions - self.targets
+        fit = 0.5 * float(np.sum(mass * residual**2))
+        gradient = mass * residual + self.penalty * coupling.pull
+        from_gradient = 0.5 * float(np.sum(gradient**2 / mass))
+        return SmoothSolution(
+            positions=positions,
+            coupling=coupling,
+            gradient=gradient,
+            value=fit + self.penalty * coupling.value,
+            objective=fit + self.penalty * coupling.exact_value,
+            from_gradient=from_gradient,
+            gap=from_gradient + self.penalty * coupling.slack,
+        )
 
 
 def minimise(
-    couple: Callable[[Points], Coupling],
-    targets: Points,
-    sizes: Array,
-    penalty: float,
+    problem: SmoothProblem,
     start: Points,
     tolerance: float,
     offset: float = 0.0,
+    stop_at_kink: bool = False,
 ) -> SmoothSolution:
-    """Minimise F from `start` (n, d) until the gradient's part of the gap is below tolerance.
+    """Newton steps from `start` (n, d) until the gradient's part of the gap is below tolerance.
 
-    The pulls z_pq = (v_p - v_q) / max(t_pq, smoothing) have length at most one, so they are dual
-    feasible, and the gap to the unsmoothed optimum is
-
-        1/2 sum_p |gradient_p|^2 / s_p  +  penalty * sum_pq s_p s_q t_pq (1 - |z_pq|).
-
-    `tolerance` is relative to the unsmoothed objective plus `offset`.
+    `tolerance` is relative to the unsmoothed objective plus `offset`. With `stop_at_kink` the first
+    full Newton step that does not go down ends the search: points have come within the smoothing.
     """
-    mass = sizes[:, None]
-    positions, coupling = start, couple(start)
-    for n_iter in range(MAX_STEPS + 1):
-        fit = 0.5 * float(np.sum(mass * (positions - targets) ** 2))
-        gradient = mass * (positions - targets) + penalty * coupling.pull
-        from_gradient = 0.5 * float(np.sum(gradient**2 / mass))
-        exact = fit + penalty * coupling.exact_value
-        if from_gradient <= tolerance * (exact + offset) or n_iter == MAX_STEPS:
-            break
-        value = fit + penalty * coupling.value
-        solve = coupling.solver(sizes, penalty)
-        gradient_share = np.sqrt(from_gradient / (exact + offset))
-        step = _newton_step(coupling, solve, mass, penalty, gradient, gradient_share)
-        trial = positions + step
-        at_trial = couple(trial)
-        trial_value = 0.5 * float(np.sum(mass * (trial - targets) ** 2)) + penalty * at_trial.value
-        slope = float(np.vdot(gradient, step))
-        rounding = 1e-14 * abs(value)
-        if trial_value > value + SUFFICIENT_DECREASE * slope + rounding:
-            trial = positions - solve(gradient)
-            at_trial = couple(trial)
-        positions, coupling = trial, at_trial
-    return SmoothSolution(
-        positions=positions,
-        coupling=coupling,
-        residual=gradient / mass,
-        n_iter=n_iter,
-        fit=fit,
-        objective=exact,
-        gap=from_gradient + penalty * coupling.slack,
-    )
+    here, met_kink, n_iter = problem.at(start), False, 0
+    while here.from_gradient > tolerance * (here.objective + offset) and n_iter < MAX_STEPS:
+        solve = here.coupling.solver(problem.sizes, problem.penalty)
+        share = float(np.sqrt(here.from_gradient / (here.objective + offset)))
+        step = _newton_step(problem, here, solve, share)
+        there = problem.at(here.positions + step)
+        if not _goes_down(here, there, step):
+            met_kink = True
+            if stop_at_kink:
+                break
+            there = _backtrack(problem, here, step, solve)
+        here, n_iter = there, n_iter + 1
+    return replace(here, n_iter=n_iter, met_kink=met_kink)
+
+
+def _goes_down(here: SmoothSolution, there: SmoothSolution, step: Array) -> bool:
+    slope = float(np.vdot(here.gradient, step))
+    return there.value <= here.value + SUFFICIENT_DECREASE * slope + ROUNDING * abs(here.value)
+
+
+def _backtrack(
+    problem: SmoothProblem, here: SmoothSolution, step: Array, solve: Callable[[Array], Array]
+) -> SmoothSolution:
+    """The first halved step that goes down, else the majoriser's minimum, which cannot go up."""
+    for _ in range(MAX_HALVINGS):
+        step = 0.5 * step
+        there = problem.at(here.positions + step)
+        if _goes_down(here, there, step):
+            return there
+    return problem.at(here.positions - solve(here.gradient))
 
 
 def _newton_step(
-    coupling: Coupling,
+    problem: SmoothProblem,
+    here: SmoothSolution,
     solve: Callable[[Array], Array],
-    mass: Array,
-    penalty: float,
-    gradient: Array,
     gradient_share: float,
 ) -> Array:
     """Conjugate gradients on Hessian * step = -gradient, preconditioned by `solve`."""
-    step = np.zeros_like(gradient)
-    residual = -gradient
+    mass, step, residual = problem.sizes[:, None], np.zeros_like(here.gradient), -here.gradient
     direction = preconditioned = solve(residual)
-    energy = first = float(np.vdot(residual, preconditioned))
+    energy = float(np.vdot(residual, preconditioned))
     # A residual falling like the gradient itself makes the outer steps converge quadratically.
-    enough = min(LOOSEST_INNER_RESIDUAL, gradient_share) ** 2 * first
+    enough = min(LOOSEST_INNER_RESIDUAL, gradient_share) ** 2 * energy
     for _ in range(MAX_INNER_STEPS):
-        bent = mass * direction + penalty * coupling.curvature(direction)
+        bent = mass * direction + problem.penalty * here.coupling.curvature(direction)
         length = energy / float(np.vdot(direction, bent))
         step += length * direction
         residual = residual - length * bent

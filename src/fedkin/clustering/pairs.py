@@ -69,13 +69,45 @@ def squared_distances(left: Points, right: Points, scale: float) -> Array:
     return squared
 
 
+def squares_from(positions: Points, scale: float, start: int, stop: int) -> Array:
+    """Squared distances of rows start..stop to rows start.., infinite from a row to itself."""
+    squared = squared_distances(positions[start:stop], positions[start:], scale)
+    squared[np.diag_indices(stop - start)] = np.inf
+    return squared
+
+
+def row_ranges(n_points: int) -> Iterator[tuple[int, int]]:
+    """Ranges of rows, each with at most PAIRS_PER_BLOCK pairs."""
+    step = max(1, PAIRS_PER_BLOCK // n_points)
+    for start in range(0, n_points, step):
+        yield start, min(start + step, n_points)
+
+
+def largest_norm(positions: Points) -> float:
+    """Length of the longest row of (n, d)."""
+    return float(np.sqrt(np.einsum("ij,ij->i", positions, positions).max(initial=0.0)))
+
+
+def close_pairs(positions: Points, radius: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Pairs p < q of positions (n, d) no further apart than radius_p + radius_q."""
+    found, scale = [], largest_norm(positions)
+    for start, stop in row_ranges(len(positions)):
+        squared = squares_from(positions, scale, start, stop)
+        reach = radius[start:stop, None] + radius[None, start:]
+        rows, columns = np.nonzero(squared <= reach * reach)
+        keep = columns > rows
+        found.append((rows[keep] + start, columns[keep] + start))
+    rows, columns = (np.concatenate(part) for part in zip(*found, strict=True))
+    return rows, columns
+
+
 class CompletePairs:
     """The smoothed penalty, its gradient and Hessian at positions (n, d), all pairs coupled."""
 
     def __init__(self, positions: Points, sizes: Array, smoothing: float) -> None:
         self.positions, self.sizes, self.smoothing = positions, sizes, smoothing
         self.n_points = len(positions)
-        self._scale = float(np.abs(positions).max(initial=0.0)) * np.sqrt(positions.shape[1])
+        self._scale = largest_norm(positions)
         self._kept: list[Block] | None = [] if self.n_points <= KEPT_POINTS else None
         self._sum_over_pairs()
 
@@ -84,7 +116,7 @@ class CompletePairs:
         if self._kept is not None:
             yield from self._kept
         else:
-            for start, stop in self._ranges():
+            for start, stop in row_ranges(self.n_points):
                 yield self._block(start, stop).block
 
     def times_weight(self, vectors: Array) -> Array:
@@ -132,31 +164,8 @@ class CompletePairs:
         factor = cho_factor(matrix.T, lower=True, overwrite_a=True, check_finite=False)
         return lambda vectors: cho_solve(factor, vectors, check_finite=False)
 
-    def close_pairs(self, radius: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Pairs p < q with t_pq <= radius_p + radius_q."""
-        found = []
-        for start, stop in self._ranges():
-            squared = self._squared(start, stop)
-            reach = radius[start:stop, None] + radius[None, start:]
-            rows, columns = np.nonzero(squared <= reach * reach)
-            keep = columns > rows
-            found.append((rows[keep] + start, columns[keep] + start))
-        rows, columns = (np.concatenate(part) for part in zip(*found, strict=True))
-        return rows, columns
-
-    def _ranges(self) -> Iterator[tuple[int, int]]:
-        step = max(1, PAIRS_PER_BLOCK // self.n_points)
-        for start in range(0, self.n_points, step):
-            yield start, min(start + step, self.n_points)
-
-    def _squared(self, start: int, stop: int) -> Array:
-        v = self.positions
-        squared = squared_distances(v[start:stop], v[start:], self._scale)
-        squared[np.diag_indices(stop - start)] = np.inf
-        return squared
-
     def _block(self, start: int, stop: int) -> BlockSums:
-        squared = self._squared(start, stop)
+        squared = squares_from(self.positions, self._scale, start, stop)
         weight = np.sqrt(squared)
         near = np.nonzero(weight <= self.smoothing)
         near_t = weight[near]
@@ -188,7 +197,7 @@ class CompletePairs:
         with_one = np.hstack([self.positions, np.ones((n, 1))])
         summed = np.zeros_like(with_one)
         linear = near_linear = near_sizes = self.slack = 0.0
-        for start, stop in self._ranges():
+        for start, stop in row_ranges(self.n_points):
             sums = self._block(start, stop)
             linear += sums.linear
             near_linear += sums.near_linear
