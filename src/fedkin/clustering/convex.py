@@ -3,20 +3,32 @@
     minimise over u_1..u_m   1/2 sum_i |a_i - u_i|^2 + penalty * sum_{i<j} |u_i - u_j|
 
 Contract what the diameter test proves fused; solve the smoothed problem on what remains; prove
-nearby super-points fused, or let a smaller smoothing and a smaller gap prove them apart; repeat.
+super-points that lie together fused, or let a finer smoothing and a smaller gap prove them apart.
+
+Where we differ from the paper: it leaves the solver and the tolerance for "equal" u_i open, and the
+number of clusters near a fusion depends on them. Here two points share a label only if a dual
+certificate proves u_i = u_j (see `fusion`), and `certified` says that all other pairs were proved
+different, so no tolerance decides. With weights w_ij (Remark 23) see `graph`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedkin.clustering.fusion import Groups, all_pairs_problem, connected, merge_small_diameters, prove_fused, pull_together
-from fedkin.clustering.newton import SmoothSolution, minimise
-from fedkin.clustering.pairs import CompletePairs
+from fedkin.clustering.fusion import (
+    Groups,
+    all_pairs_problem,
+    connected,
+    merge_small_diameters,
+    prove_fused,
+    pull_together,
+)
+from fedkin.clustering.newton import minimise
 from fedkin.clustering.points import (
     Labels,
     Points,
@@ -27,13 +39,12 @@ from fedkin.clustering.points import (
 
 Array = NDArray[np.float64]
 
-RELATIVE_GAP = 1e-9  # asked of the gradient's part; the promise on the whole gap is 1e-7
-FIRST_SMOOTHING = 0.1  # share of the median nearest-neighbour distance
-LAST_SMOOTHING = 1e-9  # share of the points' spread: below it distances are rounding
-SMOOTHING_FACTOR = 10.0
-# Gap at which two super-points are told apart is the square of their distance: tighten twice as fast.
-GAP_FACTOR = 1e-2
-LAST_RELATIVE_GAP = 1e-15
+PROMISED_GAP = 1e-8  # relative; ten times less than the 1e-7 the tests hold us to
+HOPEFUL_SMOOTHING = 0.1  # share of the median neighbour distance: inactive while nothing fuses
+HOPEFUL_TOLERANCE = 1e-9
+N_LEVELS = 10  # smoothings spread/10, spread/100, ...; beyond 1e-10 distances are rounding
+# Two points are told apart when their squared distance exceeds the gap: it falls twice as fast.
+LEAST_TOLERANCE = 1e-16
 
 
 @dataclass(frozen=True)
@@ -41,15 +52,14 @@ class ConvexClustering:
     """The solution of (12) at one penalty."""
 
     centers: Points  # (m, d), row i is u_i
-    labels: Labels  # (m,), equal where the u_i are equal
+    labels: Labels  # (m,), equal exactly where the u_i are equal
     gap: float  # (objective - dual value) / objective, an upper bound of the relative error
-    n_iter: int  # Newton steps on the whole set of super-points
-    certified: bool  # every joined pair is proved joined, every other pair proved apart
+    n_iter: int  # Newton steps on the whole problem
+    certified: bool  # every joined pair is proved joined and every other pair proved apart
 
 
-@dataclass(frozen=True)
-class Fused:
-    """Groups, their positions and the gap at one penalty: what the path hands on."""
+class Fused(NamedTuple):
+    """The solution in terms of its groups: what the path hands on from penalty to penalty."""
 
     groups: Groups
     positions: Points  # (n, d)
@@ -58,75 +68,107 @@ class Fused:
     certified: bool
 
 
+class Level(NamedTuple):
+    """One smoothing and the accuracy asked at it; a hopeful level is left at the first kink."""
+
+    smoothing: float
+    tolerance: float
+    hopeful: bool = False
+
+
+def convex_clustering(
+    points: ArrayLike, penalty: float, weights: Any | None = None
+) -> ConvexClustering:
+    """Cluster points (m, d) by (12) at one penalty >= 0; an infinite penalty joins everything.
+
+    `weights`: None for the uniform weights of (12), else a symmetric (m, m) array or SciPy sparse
+    matrix of w_ij >= 0 (Remark 23), for example `nearest_neighbor_weights(points)`.
+    """
+    array = check_points(points)
+    penalty = check_penalty(penalty)
+    if weights is not None:
+        from fedkin.clustering.graph import solve_on_graph
+
+        return ConvexClustering(*solve_on_graph(array, penalty, weights))
+    mean = array.mean(axis=0)
+    groups = Groups.of_points(array - mean)
+    fused = solve_fused(array - mean, groups, groups.means, penalty)
+    return ConvexClustering(
+        centers=fused.positions[fused.groups.labels] + mean,
+        labels=in_order_of_appearance(fused.groups.labels),
+        gap=fused.gap,
+        n_iter=fused.n_iter,
+        certified=fused.certified,
+    )
+
+
+def check_penalty(penalty: float) -> float:
+    """A penalty as a float >= 0, infinity allowed."""
+    if not penalty >= 0:
+        raise ValueError(f"penalty must be a number >= 0 (or infinity); got {penalty}")
+    return float(penalty)
+
+
 def solve_fused(points: Points, groups: Groups, start: Points, penalty: float) -> Fused:
     """Solve (12) for centred points (m, d), given groups known to be fused and a start (n, d)."""
-    spread = float(np.sqrt((points**2).sum() / len(points)))
-    levels = _levels(spread)
-    smoothing, tolerance = next(levels)
-    first, n_iter = True, 0
-    while True:
-        groups, start = _contract(groups, start, merge_small_diameters(groups, penalty))
-        if len(groups) == 1:
-            return Fused(groups, groups.means, 0.0, n_iter, True)
-        within = 0.5 * float(((points - groups.means[groups.labels]) ** 2).sum())
-        if first:
-            smoothing = FIRST_SMOOTHING * _typical_neighbour_distance(groups.means)
-            problem = all_pairs_problem(groups.means, groups.sizes, penalty, smoothing)
-            solution = minimise(problem, start, RELATIVE_GAP, within, stop_at_kink=True)
-            if solution.met_kink:
-                first = False
-                smoothing, tolerance = next(levels)
-        if not first:
-            problem = all_pairs_problem(groups.means, groups.sizes, penalty, smoothing)
-            solution = minimise(problem, start, tolerance, within)
-        n_iter += solution.n_iter
-        start = solution.positions
-        relative_gap = solution.gap / (solution.objective + within)
-        near = _not_told_apart(solution, groups, smoothing)
-        if near.max() + 1 == len(groups) and relative_gap < 1e-8:
-            return Fused(groups, start, relative_gap, n_iter, True)
-        merged = _merge_proved(groups, near, penalty, start, smoothing)
-        if VERBOSE: print('   eps %.1e tol %.0e n %d near %d merged %d it %d kink %s'%(smoothing/spread, tolerance, len(groups), near.max()+1, len(merged), solution.n_iter, solution.met_kink), [int(x) for x in np.sort(np.bincount(near))[::-1][:5]])
-        if len(merged) < len(groups):
-            groups, start = _contract(groups, start, merged)
-            first=False
+    if np.isinf(penalty):
+        groups = groups.merge(np.zeros(len(groups), dtype=np.intp))
+        return Fused(groups, groups.means, 0.0, 0, True)
+    n_iter, gap = 0, np.inf
+    last = Level(np.inf, np.inf)
+    for level in _levels(points, groups):
+        if level.smoothing >= last.smoothing:
             continue
-        previous = smoothing
-        while smoothing >= previous or first:
-            first=False
-            try:
-                smoothing, tolerance = next(levels)
-            except StopIteration:
-                return Fused(groups, start, relative_gap, n_iter, False)
-        start = pull_together(start, groups.sizes, previous, smoothing)
+        tolerance = min(level.tolerance, max(1e-2 * last.tolerance, LEAST_TOLERANCE))
+        start = pull_together(start, groups.sizes, last.smoothing, level.smoothing)
+        while True:
+            groups, start = _contract(groups, start, merge_small_diameters(groups, penalty))
+            if len(groups) == 1:
+                return Fused(groups, groups.means, 0.0, n_iter, True)
+            within = 0.5 * float(((points - groups.means[groups.labels]) ** 2).sum())
+            problem = all_pairs_problem(groups.means, groups.sizes, penalty, level.smoothing)
+            solution = minimise(problem, start, tolerance, within, stop_at_kink=level.hopeful)
+            n_iter += solution.n_iter
+            if level.hopeful and solution.met_kink:
+                break
+            start, gap = solution.positions, solution.gap / (solution.objective + within)
+            if gap <= PROMISED_GAP and _all_apart(start, groups, solution.gap, level.smoothing):
+                return Fused(groups, start, gap, n_iter, True)
+            merged = _merge_proved(groups, start, penalty, level.smoothing)
+            if len(merged) == len(groups):
+                last = level._replace(tolerance=tolerance)
+                break
+            groups, start = _contract(groups, start, merged)
+    return Fused(groups, start, gap, n_iter, False)
 
-VERBOSE=False
-def _levels(spread):
-    for k in range(1,11):
-        yield 10.0**-k*spread, max(10.0**(-2*k-2), 1e-16)
 
-def _typical_neighbour_distance(means: Points) -> float:
-    """Median distance to the nearest other super-point."""
-    from scipy.spatial import cKDTree
+def _levels(points: Points, groups: Groups) -> Iterator[Level]:
+    """First a smoothing that nothing notices unless points fuse, then ever finer ones."""
+    spread = float(np.sqrt((points**2).sum() / len(points)))
+    if len(groups) > 1:
+        smoothing = HOPEFUL_SMOOTHING * groups.neighbour_distance
+        yield Level(smoothing, HOPEFUL_TOLERANCE, hopeful=True)
+    for k in range(1, N_LEVELS + 1):
+        yield Level(spread * 10.0**-k, max(10.0 ** (-2 * k - 2), LEAST_TOLERANCE))
 
-    return float(np.median(cKDTree(means).query(means, k=2)[0][:, 1]))
 
-
-def _not_told_apart(solution: SmoothSolution, groups: Groups, smoothing: float) -> Labels:
-    """Components of super-points whose distance is smoothed or within the error of the positions.
+def _all_apart(positions: Points, groups: Groups, gap: float, smoothing: float) -> bool:
+    """Whether every two super-points are proved different.
 
     The objective is strongly convex: sum_p s_p |v_p - v*_p|^2 <= 2 gap, so |v_p - v*_p| is at most
     sqrt(2 gap / s_p).
     """
-    radius = np.maximum(np.sqrt(2.0 * solution.gap / groups.sizes), 0.5 * smoothing)
-    return connected(solution.positions, radius)
+    radius = np.maximum(np.sqrt(2.0 * gap / groups.sizes), 0.5 * smoothing)
+    return bool(connected(positions, radius).max() + 1 == len(groups))
 
 
-def _merge_proved(groups: Groups, near: Labels, penalty: float, positions: Points, smoothing: float) -> Groups:
-    """Contract the parts of each component that are proved fused."""
+def _merge_proved(groups: Groups, positions: Points, penalty: float, smoothing: float) -> Groups:
+    """Contract what is proved fused among super-points within the smoothing of each other."""
+    near = connected(positions, np.full(len(groups), 0.5 * smoothing))
     labels = np.arange(len(groups))
     for component in np.flatnonzero(np.bincount(near) > 1):
-        for fused in prove_fused(groups, np.flatnonzero(near == component), penalty, positions, smoothing):
+        members = np.flatnonzero(near == component)
+        for fused in prove_fused(groups, members, penalty, positions, smoothing):
             labels[fused] = fused[0]
     return groups.merge(labels)
 
@@ -139,22 +181,3 @@ def _contract(groups: Groups, positions: Points, merged: Groups) -> tuple[Groups
     owner[groups.labels] = merged.labels
     weighted = group_sums(groups.sizes[:, None] * positions, owner, len(merged))
     return merged, weighted / merged.sizes[:, None]
-
-
-def convex_clustering(
-    points: ArrayLike, penalty: float, weights: Any | None = None
-) -> ConvexClustering:
-    """Cluster points (m, d) by (12) at one penalty >= 0 (infinity: one cluster)."""
-    array = check_points(points)
-    if not penalty >= 0:
-        raise ValueError(f"penalty must be a number >= 0; got {penalty}")
-    mean = array.mean(axis=0)
-    centred = array - mean
-    groups = Groups.of_points(centred)
-    if np.isinf(penalty):
-        groups = groups.merge(np.zeros(len(array), dtype=np.intp))
-    fused = solve_fused(centred, groups, groups.means, penalty)
-    labels = in_order_of_appearance(fused.groups.labels)
-    return ConvexClustering(
-        fused.positions[fused.groups.labels] + mean, labels, fused.gap, fused.n_iter, fused.certified
-    )

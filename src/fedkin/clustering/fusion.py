@@ -18,6 +18,7 @@ costs nothing on the subtrees of a complete-linkage tree, whose heights are diam
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +55,20 @@ class Groups:
         m = len(points)
         return cls(np.arange(m), points, np.ones(m))
 
+    @cached_property
+    def tree(self) -> Array:
+        """Complete-linkage tree of the means; its heights are diameters."""
+        from scipy.cluster.hierarchy import linkage
+
+        return np.asarray(linkage(self.means, "complete"))
+
+    @cached_property
+    def neighbour_distance(self) -> float:
+        """Median distance of a mean to the nearest other mean."""
+        from scipy.spatial import cKDTree
+
+        return float(np.median(cKDTree(self.means).query(self.means, k=2)[0][:, 1]))
+
     def merge(self, super_labels: Labels) -> Groups:
         """Join super-points that share a label, (n,)."""
         super_labels = in_order_of_appearance(super_labels)
@@ -70,7 +85,7 @@ def merge_small_diameters(groups: Groups, penalty: float) -> Groups:
     """Contract every complete-linkage subtree of diameter <= penalty * size, until none is left."""
     while len(groups) > 1:
         found = (
-            _subtrees_that_fuse(groups.means, groups.sizes, penalty)
+            _subtrees_that_fuse(groups.tree, groups.sizes, penalty)
             if len(groups) <= LINKAGE_POINTS
             else _anchored_subtrees_that_fuse(groups.means, groups.sizes, penalty)
         )
@@ -150,8 +165,10 @@ def pull_together(positions: Points, sizes: Array, smoothing: float, finer: floa
     """Where positions (n, d) solved at one smoothing will lie at a finer one.
 
     Fused points are apart only by smoothing times their pull, and the pulls stay: every component
-    within the smoothing shrinks in proportion.
+    within the smoothing shrinks in proportion. An infinite smoothing says that nothing is known.
     """
+    if np.isinf(smoothing):
+        return positions
     parts = connected(positions, np.full(sizes.size, 0.5 * smoothing))
     n = parts.max() + 1
     totals = np.bincount(parts, sizes, minlength=n)[:, None]
@@ -195,11 +212,8 @@ def _gap_for_residual(residual: float, means: Points, sizes: Array) -> float:
     return 0.5 * sizes.min() * residual**2 / spread if spread > 0 else 1.0
 
 
-def _subtrees_that_fuse(means: Points, sizes: Array, penalty: float) -> Labels:
-    """Labels (n,) that join the maximal complete-linkage subtrees with diameter <= penalty * size."""
-    from scipy.cluster.hierarchy import linkage
-
-    tree = linkage(means, "complete")
+def _subtrees_that_fuse(tree: Array, sizes: Array, penalty: float) -> Labels:
+    """Labels (n,) that join the maximal subtrees with diameter <= penalty * size."""
     fits = tree[:, 2] <= penalty * _subtree_sizes(tree, sizes) * (1.0 + ROUNDING)
     return _leaves_below(tree, fits)
 
@@ -218,16 +232,15 @@ def _anchored_subtrees_that_fuse(means: Points, sizes: Array, penalty: float) ->
     reach = penalty * _subtree_sizes(tree, hanging) * (1.0 + ROUNDING)
     fits = tree[:, 2] <= reach
     while True:
-        proposed = in_order_of_appearance(_leaves_below(tree, fits))[nearest]
-        roots = _highest(tree, fits)
-        leaves = _leaves_below(tree, fits)
-        rejected = [k for k in roots if diameter(means[leaves[nearest] == anchors.size + k]) > reach[k]]
-        if not rejected:
+        owner = _leaves_below(tree, fits)[nearest]
+        proposed = np.unique(owner[owner >= anchors.size]) - anchors.size
+        wide = [k for k in proposed if diameter(means[owner == anchors.size + k]) > reach[k]]
+        if not wide:
             break
-        fits[rejected] = False
-    # Points that hang on one anchor are together only if their set was accepted.
-    alone = leaves[nearest] < anchors.size
-    return in_order_of_appearance(np.where(alone, -1 - np.arange(len(means)), proposed))
+        fits[wide] = False
+    # Points that merely hang on the same anchor are not together.
+    alone = owner < anchors.size
+    return np.where(alone, -1 - np.arange(len(means)), owner)
 
 
 def nearest_rows(points: Points, rows: Points) -> Labels:
@@ -260,9 +273,3 @@ def _leaves_below(tree: Array, chosen: NDArray[np.bool_]) -> Labels:
         if chosen[k] or owner[node] != node:
             owner[tree[k, :2].astype(np.intp)] = owner[node]
     return owner[:n]
-
-
-def _highest(tree: Array, chosen: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Rows of the tree that are chosen and have no chosen ancestor."""
-    owner = np.unique(_leaves_below(tree, chosen))
-    return owner[owner > len(tree)] - len(tree) - 1
