@@ -33,6 +33,9 @@ Array = NDArray[np.float64]
 FIRST_SMOOTHING = 0.1  # share of the median length of an edge
 SMOOTHING_FACTOR = 0.1
 N_LEVELS = 10
+# A pull of full length keeps a fused pair up to some smoothings apart. A pair joined by mistake costs
+# gap, and the next level parts it again.
+JOINED_WITHIN = 10.0
 RELATIVE_GAP = 1e-10
 INNER_TOLERANCE = 1e-12
 
@@ -157,7 +160,8 @@ def solve_on_graph(
         n_iter += solution.n_iter
         coupling = solution.coupling
         assert isinstance(coupling, EdgePairs)
-        labels = in_order_of_appearance(edges.components(~coupling.far))
+        together = coupling.length <= JOINED_WITHIN * smoothing
+        labels = in_order_of_appearance(edges.components(together))
         centers = group_means(solution.positions, labels, labels.max() + 1)[labels]
         gap = _relative_gap(centers, targets, penalty, coupling)
         if gap <= RELATIVE_GAP:
@@ -177,7 +181,11 @@ def _relative_gap(centers: Points, targets: Points, penalty: float, coupling: Ed
     residual = centers - targets + penalty * coupling.pull
     apart = edges.difference @ centers
     length = np.sqrt(np.einsum("ij,ij->i", apart, apart))
-    slack = edges.weights @ length - float(np.vdot(coupling.stiffness[:, None] * coupling.apart, apart))
-    objective = 0.5 * float(((centers - targets) ** 2).sum()) + penalty * float(edges.weights @ length)
+    slack = edges.weights @ length - float(
+        np.vdot(coupling.stiffness[:, None] * coupling.apart, apart)
+    )
+    objective = 0.5 * float(((centers - targets) ** 2).sum()) + penalty * float(
+        edges.weights @ length
+    )
     gap = 0.5 * float((residual**2).sum()) + penalty * max(float(slack), 0.0)
     return gap / objective if objective > 0 else 0.0

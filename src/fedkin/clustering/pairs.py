@@ -56,9 +56,10 @@ def squared_distances(left: Points, right: Points, scale: float) -> Array:
     ones_left, ones_right = np.ones((len(left), 1)), np.ones((len(right), 1))
     square_left = np.einsum("ij,ij->i", left, left)[:, None]
     square_right = np.einsum("ij,ij->i", right, right)[:, None]
-    squared = np.hstack([-2.0 * left, square_left, ones_left]) @ np.hstack(
-        [right, ones_right, square_right]
-    ).T
+    squared = (
+        np.hstack([-2.0 * left, square_left, ones_left])
+        @ np.hstack([right, ones_right, square_right]).T
+    )
     rows, columns = np.nonzero(squared < (CANCELLATION * scale) ** 2)
     if rows.size > squared.size // 8:
         from scipy.spatial.distance import cdist

@@ -20,9 +20,7 @@ def check_points(points: ArrayLike) -> Points:
     if array.ndim == 1:
         array = array[:, None]
     if array.ndim != 2 or array.shape[0] == 0 or array.shape[1] == 0:
-        raise ValueError(
-            f"points must have shape (m, d) with m >= 1 and d >= 1; got {array.shape}"
-        )
+        raise ValueError(f"points must have shape (m, d) with m >= 1 and d >= 1; got {array.shape}")
     bad = np.flatnonzero(~np.isfinite(array).all(axis=1))
     if bad.size:
         raise ValueError(
