@@ -20,14 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedkin.clustering.fusion import (
-    Groups,
-    all_pairs_problem,
-    connected,
-    merge_small_diameters,
-    prove_fused,
-    pull_together,
-)
+from fedkin.clustering.contraction import Groups, merge_small_diameters
+from fedkin.clustering.fusion import all_pairs_problem, connected, prove_fused, pull_together
 from fedkin.clustering.newton import minimise
 from fedkin.clustering.points import (
     Labels,

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedkin.clustering.fusion import nearest_rows
+from fedkin.clustering.contraction import nearest_rows
 from fedkin.clustering.kmeans import Clustering, RandomState, seed_of
 from fedkin.clustering.points import Labels, Points, check_n_clusters, check_points, group_sums
 

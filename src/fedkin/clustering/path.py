@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedkin.clustering.contraction import Groups, diameter
 from fedkin.clustering.convex import check_penalty, solve_fused
-from fedkin.clustering.fusion import Groups, diameter
 from fedkin.clustering.points import Labels, Points, check_points, in_order_of_appearance
 from fedkin.clustering.recovery import recovery_interval
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedkin.clustering.fusion import diameter
+from fedkin.clustering.contraction import diameter
 from fedkin.clustering.kmeans import lloyd
 from fedkin.clustering.path import ConvexClusteringPath, convex_clustering_path
 from fedkin.clustering.points import Labels, Points, check_points, group_means

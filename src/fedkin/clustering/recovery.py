@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedkin.clustering.fusion import diameter
+from fedkin.clustering.contraction import diameter
 from fedkin.clustering.points import Labels, Points, check_labels, check_points, group_means
 
 
