@@ -1,19 +1,19 @@
 """How many clusters: rules that always show the curve they decided on.
 
-| method       | curve over K                                        | can it answer 1?                |
-|--------------|-----------------------------------------------------|---------------------------------|
-| "chi2"       | within scatter / its chi-square quantile, 1..max    | yes: one cluster explains all   |
-| "gap"        | silhouette, 2..max, and a test against one cluster  | yes: the test is not passed     |
-| "silhouette" | silhouette, 2..max                                  | no                              |
-| "elbow"      | K-means cost, 1..max                                | yes, but the rule is fragile    |
-| "path"       | polished silhouette along the convex path           | only if no two groups ever show |
+| method       | curve over K                                       | can it answer 1?               |
+|--------------|----------------------------------------------------|--------------------------------|
+| "chi2"       | within scatter / its chi-square quantile, 1..max   | yes: one cluster explains all  |
+| "gap"        | silhouette, 2..max, and a test against one cluster | yes: the test is not passed    |
+| "silhouette" | silhouette, 2..max                                 | no                             |
+| "elbow"      | K-means cost, 1..max                               | yes, but the rule is fragile   |
+| "path"       | polished silhouette along the convex path          | only where no two groups show  |
 
 "auto" is "chi2" where every point comes with a usable sampling covariance, else "gap".
 
-The chi-square rule asks for the smallest K whose scatter the points' own sampling errors explain; it
-is the only one that knows how far apart points of one cluster should lie. The gap test compares the
-K-means cost at the silhouette's K with the cost of points drawn without clusters: once from a normal
-law with the points' covariance and once uniformly from the box along their principal axes (Tibshirani,
+The chi-square rule asks for the smallest K whose scatter the points' own sampling errors explain;
+it is the only one that knows how far apart points of one cluster should lie. The gap test compares
+the K-means cost at the silhouette's K with that of points drawn without clusters: once from a normal
+law with the points' covariance, once uniformly from the box along their principal axes (Tibshirani,
 Walther, Hastie 2001); both must be beaten.
 """
 
@@ -61,24 +61,29 @@ def choose_n_clusters(
     max_clusters: int | None = None,
     covariances: ArrayLike | None = None,
     random_state: RandomState = 0,
+    degrees_of_freedom: ArrayLike | None = None,
 ) -> NumberOfClusters:
     """Choose the number of clusters of points (m, d).
 
     `covariances`: each point's sampling covariance (m, d, d), or its diagonal (m, d). NaN marks a
-    point that withholds it. `max_clusters` is 2 sqrt(m) by default.
+    point that withholds it. `degrees_of_freedom` (m,) or one number: behind those covariances, when
+    they are estimates; None when they are known. `max_clusters` is 2 sqrt(m) by default.
     """
     array = check_points(points)
     generator = np.random.default_rng(random_state)
     largest = _largest(array, max_clusters)
     if method == "auto":
-        method = "chi2" if usable_covariances(covariances, array.shape) else "gap"
+        usable = usable_covariances(covariances, degrees_of_freedom, array.shape)
+        method = "chi2" if usable else "gap"
     if method == "chi2":
-        if not usable_covariances(covariances, array.shape):
+        if not usable_covariances(covariances, degrees_of_freedom, array.shape):
             raise ValueError(
                 "method 'chi2' needs a positive definite sampling covariance (m, d, d) or diagonal "
-                "(m, d) of every point; use method='gap' where points withhold theirs"
+                "(m, d) of every point, with more than 4 degrees of freedom if estimated; use "
+                "method='gap' where points withhold theirs"
             )
-        return _by_scatter(array, largest, np.asarray(covariances, dtype=np.float64), generator)
+        known = np.asarray(covariances, dtype=np.float64)
+        return _by_scatter(array, largest, known, degrees_of_freedom, generator)
     if method not in RULES:
         raise ValueError(f"method must be one of {['auto', 'chi2', *RULES]}; got {method!r}")
     return RULES[method](array, largest, generator)
@@ -99,11 +104,17 @@ def _partitions(
 
 
 def _by_scatter(
-    points: Points, largest: int, covariances: Array, generator: np.random.Generator
+    points: Points,
+    largest: int,
+    covariances: Array,
+    freedom: ArrayLike | None,
+    generator: np.random.Generator,
 ) -> NumberOfClusters:
     """Smallest K whose within scatter is below its chi-square quantile."""
     tried = _partitions(whiten(points, covariances), 1, largest, generator)
-    curve = np.array([explained_scatter(points, c.labels, covariances, LEVEL) for c in tried])
+    curve = np.array(
+        [explained_scatter(points, c.labels, covariances, freedom, LEVEL) for c in tried]
+    )
     explained = np.flatnonzero(curve <= 1.0)
     # When none explains the scatter, the silhouette with its test is the documented way out.
     if explained.size == 0:
@@ -189,7 +200,7 @@ def _normal(points: Points, generator: np.random.Generator) -> Points:
     """Points (m, d) from a normal law with these points' mean and covariance."""
     centred = points - points.mean(axis=0)
     m = len(points)
-    return generator.standard_normal((m, m)) @ centred / np.sqrt(m - 1)
+    return np.asarray(generator.standard_normal((m, m)) @ centred / np.sqrt(m - 1))
 
 
 def _uniform(points: Points, generator: np.random.Generator) -> Points:
@@ -197,7 +208,8 @@ def _uniform(points: Points, generator: np.random.Generator) -> Points:
     centred = points - points.mean(axis=0)
     _, _, axes = np.linalg.svd(centred, full_matrices=False)
     along = centred @ axes.T
-    return generator.uniform(along.min(axis=0), along.max(axis=0), along.shape) @ axes
+    drawn = generator.uniform(along.min(axis=0), along.max(axis=0), along.shape)
+    return np.asarray(drawn @ axes)
 
 
 def _answer(

@@ -3,9 +3,9 @@
 Bracket the penalties between K = m and K = 1 by growing and shrinking a first guess, solve at
 equidistant penalties between, and take the number of clusters seen most often.
 
-Errata and our reading: rules 2(a) and 2(b) are printed as the same sentence; (a) must mean "among the
-penalties whose partition satisfies (13)". K = 1 and K = m are ends of the bracket, not answers, and
-are left out. D.2 exchanges the names of the two ends and cites (6) for (13). Ties go to the smaller
+Errata and our reading: rules 2(a) and 2(b) are printed as the same sentence; (a) must mean "among
+the penalties whose partition satisfies (13)". K = 1 and K = m are ends of the bracket, not answers,
+and are left out. D.2 exchanges the names of the two ends and cites (6) for (13). Ties go to the smaller
 penalty. Where points coincide, m is the number of distinct points.
 """
 
@@ -47,8 +47,8 @@ def clusterpath(
 ) -> ChosenPenalty:
     """Choose a penalty and partition of points (m, d) by appendix C.
 
-    `rule`: "a" looks only at partitions that satisfy (13), "b" at all; "auto" is the paper's: (a) if
-    any partition satisfies (13), else (b). `skip_trivial=False` lets K = 1 and K = m compete as well.
+    `rule`: "a" looks only at partitions that satisfy (13), "b" at all; "auto" is the paper's: (a)
+    if any partition satisfies (13), else (b). `skip_trivial=False` lets K = 1 and K = m compete.
     """
     if rule not in ("auto", "a", "b"):
         raise ValueError(f"rule must be 'auto', 'a' or 'b'; got {rule!r}")

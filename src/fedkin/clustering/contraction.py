@@ -60,7 +60,7 @@ class Groups:
         """Join super-points that share a label, (n,)."""
         super_labels = in_order_of_appearance(super_labels)
         n = int(super_labels.max()) + 1
-        sizes = np.bincount(super_labels, self.sizes, minlength=n)
+        sizes = np.bincount(super_labels, self.sizes, minlength=n).astype(np.float64)
         means = group_sums(self.sizes[:, None] * self.means, super_labels, n) / sizes[:, None]
         return Groups(super_labels[self.labels], means, sizes)
 
@@ -84,8 +84,8 @@ def merge_small_diameters(groups: Groups, penalty: float) -> Groups:
 
 def diameter(points: Points) -> float:
     """Largest distance between two points (m, d), in blocks of rows."""
-    rows = max(1, ENTRIES_PER_BLOCK // len(points))
-    largest = 0.0
+    rows, largest = max(1, ENTRIES_PER_BLOCK // len(points)), 0.0
+    points = points - points.mean(axis=0)
     scale = largest_norm(points)
     for start in range(0, len(points), rows):
         block = squared_distances(points[start : start + rows], points[start:], scale)
@@ -121,16 +121,16 @@ def _anchored_subtrees_that_fuse(means: Points, sizes: Array, penalty: float) ->
     anchors = np.random.default_rng(0).choice(len(means), ANCHORS, replace=False)
     nearest = nearest_rows(means, means[anchors])
     tree = linkage(means[anchors], "complete")
-    hanging = np.bincount(nearest, sizes, minlength=anchors.size)
+    hanging = np.bincount(nearest, sizes, minlength=anchors.size).astype(np.float64)
     reach = penalty * _subtree_sizes(tree, hanging) * (1.0 + ROUNDING)
-    fits = tree[:, 2] <= reach
+    fits, accepted = tree[:, 2] <= reach, np.zeros(len(tree), dtype=bool)
     while True:
         owner = _leaves_below(tree, fits)[nearest]
         proposed = np.unique(owner[owner >= anchors.size]) - anchors.size
-        wide = [k for k in proposed if diameter(means[owner == anchors.size + k]) > reach[k]]
-        if not wide:
+        if accepted[proposed].all():
             break
-        fits[wide] = False
+        for k in proposed[~accepted[proposed]]:
+            accepted[k] = fits[k] = diameter(means[owner == anchors.size + k]) <= reach[k]
     # Points that merely hang on the same anchor are not together.
     alone = owner < anchors.size
     return np.where(alone, -1 - np.arange(len(means)), owner)

@@ -2,8 +2,9 @@
 
 A set C of super-points (means abar_p, sizes s_p, S = sum of sizes in C) is fused at a penalty if
 there are antisymmetric z_pq, |z_pq| <= 1, with sum_q s_q z_pq = (abar_p - abar_C) / penalty: points
-outside pull every member alike, so they drop out (Chiquet, Gutierrez, Rigaill 2017). Every cluster of
-the solution has such z. Replacing C by one super-point is then exact, here and at larger penalties.
+outside pull every member alike, so they drop out (Chiquet, Gutierrez, Rigaill 2017). Every cluster
+of the solution has such z. Replacing C by one super-point is then exact, here and at larger
+penalties.
 
 The search for z is a convex clustering problem itself. Let v solve it on C alone at (1 - margin)
 times the penalty, smoothed or not, with pulls z. Adding (v_p - v_q) / (penalty S) to (1 - margin)

@@ -3,8 +3,8 @@
     cost(x, labels) = sum_i f(|a_i - x_label(i)|),   f(t) = t^2 / 2          (squared)
                                                      f(t) = t^2 / 2, t <= h; h t - h^2 / 2 (huber)
 
-A centre moves by `step` times the mean gradient of its own points. Both costs have curvature at most
-one, so no step <= 1 raises the cost; step 1 with the squared cost is Lloyd's step.
+A centre moves by `step` times the mean gradient of its own points. Both costs have curvature at
+most one, so no step <= 1 raises the cost; step 1 with the squared cost is Lloyd's step.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _cost(distance: Array, threshold: float) -> float:
 
 
 def _distances(points: Points, centers: Points, labels: Labels) -> Array:
-    return np.sqrt(((points - centers[labels]) ** 2).sum(axis=1))
+    return np.asarray(np.sqrt(((points - centers[labels]) ** 2).sum(axis=1)))
 
 
 def _starting_centers(points: Points, n_clusters: int, generator: np.random.Generator) -> Points:

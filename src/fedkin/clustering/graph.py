@@ -33,8 +33,8 @@ Array = NDArray[np.float64]
 FIRST_SMOOTHING = 0.1  # share of the median length of an edge
 SMOOTHING_FACTOR = 0.1
 N_LEVELS = 10
-# A pull of full length keeps a fused pair up to some smoothings apart. A pair joined by mistake costs
-# gap, and the next level parts it again.
+# A pull of full length keeps a fused pair up to some smoothings apart. A pair joined by mistake
+# costs gap, and the next level parts it again.
 JOINED_WITHIN = 10.0
 RELATIVE_GAP = 1e-10
 INNER_TOLERANCE = 1e-12
@@ -45,8 +45,8 @@ def nearest_neighbor_weights(
 ) -> csr_array:
     """Gaussian weights exp(-|a_i - a_j|^2 / (2 bandwidth^2)) between nearest neighbours, (m, m).
 
-    i and j are coupled when either is among the other's `n_neighbors` nearest. The default bandwidth
-    is the median distance between coupled points, so that a typical weight is exp(-1/2).
+    i and j are coupled when either is among the other's `n_neighbors` nearest. The default
+    bandwidth is the median distance of coupled points, so that a typical weight is exp(-1/2).
     """
     from scipy.spatial import cKDTree
 
@@ -153,9 +153,7 @@ def solve_on_graph(
     smoothing = FIRST_SMOOTHING * float(np.median(positive)) if positive.size else 1.0
     positions, n_iter, unit = targets, 0, np.ones(len(points))
     for _ in range(N_LEVELS):
-        problem = SmoothProblem(
-            targets, unit, penalty, lambda v, width=smoothing: EdgePairs(v, edges, width)
-        )
+        problem = SmoothProblem(targets, unit, penalty, _couple_by(edges, smoothing))
         solution = minimise(problem, positions, INNER_TOLERANCE)
         n_iter += solution.n_iter
         coupling = solution.coupling
@@ -169,6 +167,10 @@ def solve_on_graph(
         positions = centers + SMOOTHING_FACTOR * (solution.positions - centers)
         smoothing *= SMOOTHING_FACTOR
     return centers + mean, labels, gap, n_iter, bool(gap <= RELATIVE_GAP)
+
+
+def _couple_by(edges: Edges, smoothing: float) -> Callable[[Points], EdgePairs]:
+    return lambda positions: EdgePairs(positions, edges, smoothing)
 
 
 def _relative_gap(centers: Points, targets: Points, penalty: float, coupling: EdgePairs) -> float:

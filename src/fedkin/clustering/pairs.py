@@ -67,7 +67,7 @@ def squared_distances(left: Points, right: Points, scale: float) -> Array:
         return np.asarray(cdist(left, right, "sqeuclidean"))
     difference = left[rows] - right[columns]
     squared[rows, columns] = np.einsum("ij,ij->i", difference, difference)
-    return squared
+    return np.asarray(squared)
 
 
 def squares_from(positions: Points, scale: float, start: int, stop: int) -> Array:

@@ -1,7 +1,7 @@
 """The whole convex clustering path: from every point apart to one cluster.
 
-With uniform weights clusters never split as the penalty grows: a certificate that fuses a set at one
-penalty, scaled down, fuses it at every larger one. So each penalty starts from the groups and
+With uniform weights clusters never split as the penalty grows: a certificate that fuses a set at
+one penalty, scaled down, fuses it at every larger one. So each penalty starts from the groups and
 positions of the one before, and the partitions are nested by construction.
 """
 
@@ -68,7 +68,8 @@ def convex_clustering_path(
     centred = array - mean
     groups = Groups.of_points(centred)
     positions = groups.means
-    labels, centers, recovered, gaps, certified = [], [], [], [], []
+    labels: list[Labels] = []
+    centers, recovered, gaps, certified = [], [], [], []
     for penalty in grid:
         fused = solve_fused(centred, groups, positions, float(penalty))
         if not labels or len(fused.groups) < len(groups):

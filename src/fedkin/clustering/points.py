@@ -12,7 +12,7 @@ Labels = NDArray[np.intp]
 
 
 def check_points(points: ArrayLike) -> Points:
-    """Points as a finite float array of shape (m, d) with m >= 1, or a ValueError that says why not.
+    """Points as a finite float array of shape (m, d) with m >= 1, or a ValueError that says why.
 
     A one-dimensional array is read as m points on a line, shape (m, 1).
     """

@@ -3,8 +3,8 @@
     max_k max_{i,j in V_k} |a_i - a_j| / |V_k|  <=  penalty
                               <  min_{k != l} |mu_k - mu_l| / (2 m - |V_k| - |V_l|)
 
-Footnote 3 of the paper prints a simpler interval whose lower end lacks a factor 2 (compare the proof
-of Lemma 1); only (13) is used here. The interval depends on the partition: for the clusters that a
+Footnote 3 of the paper prints a simpler interval whose lower end lacks a factor 2 (see the proof of
+Lemma 1); only (13) is used here. The interval depends on the partition: for the clusters that a
 penalty produced it can be checked afterwards, for the true clusters only an oracle can compute it.
 """
 

@@ -42,7 +42,7 @@ def project(points: Points, n_directions: int) -> Points:
     """Points (m, d) projected onto their leading right singular vectors, still (m, d)."""
     _, _, directions = np.linalg.svd(points, full_matrices=False)
     leading = directions[:n_directions]
-    return points @ leading.T @ leading
+    return np.asarray(points @ leading.T @ leading)
 
 
 def _core_means(points: Points, projected: Points, centers: Points) -> Points:
