@@ -1,20 +1,20 @@
 """How many clusters: rules that always show the curve they decided on.
 
-| method       | curve over K                                       | can it answer 1?               |
-|--------------|----------------------------------------------------|--------------------------------|
-| "chi2"       | within scatter / its chi-square quantile, 1..max   | yes: one cluster explains all  |
-| "gap"        | silhouette, 2..max, and a test against one cluster | yes: the test is not passed    |
-| "silhouette" | silhouette, 2..max                                 | no                             |
-| "elbow"      | K-means cost, 1..max                               | yes, but the rule is fragile   |
-| "path"       | polished silhouette along the convex path          | only where no two groups show  |
+| method       | curve over K                                       | can it answer 1?             |
+|--------------|----------------------------------------------------|------------------------------|
+| "chi2"       | within scatter / its chi-square quantile, 1..max   | yes: one explains all        |
+| "gap"        | silhouette, 2..max, and a test against one cluster | yes: the test is not passed  |
+| "silhouette" | silhouette, 2..max                                 | no                           |
+| "elbow"      | K-means cost, 1..max                               | yes, but the rule is fragile |
+| "path"       | polished silhouette along the convex path          | where no two groups show     |
 
 "auto" is "chi2" where every point comes with a usable sampling covariance, else "gap".
 
 The chi-square rule asks for the smallest K whose scatter the points' own sampling errors explain;
 it is the only one that knows how far apart points of one cluster should lie. The gap test compares
-the K-means cost at the silhouette's K with that of points drawn without clusters: once from a normal
-law with the points' covariance, once uniformly from the box along their principal axes (Tibshirani,
-Walther, Hastie 2001); both must be beaten.
+the K-means cost at the silhouette's K with that of points drawn without clusters: once from a
+normal law with the points' covariance, once uniformly from the box along their principal axes
+(Tibshirani, Walther, Hastie 2001); both must be beaten.
 """
 
 from __future__ import annotations

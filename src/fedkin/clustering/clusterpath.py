@@ -5,8 +5,8 @@ equidistant penalties between, and take the number of clusters seen most often.
 
 Errata and our reading: rules 2(a) and 2(b) are printed as the same sentence; (a) must mean "among
 the penalties whose partition satisfies (13)". K = 1 and K = m are ends of the bracket, not answers,
-and are left out. D.2 exchanges the names of the two ends and cites (6) for (13). Ties go to the smaller
-penalty. Where points coincide, m is the number of distinct points.
+and are left out. D.2 exchanges the names of the two ends and cites (6) for (13). Ties go to the
+smaller penalty. Where points coincide, m is the number of distinct points.
 """
 
 from __future__ import annotations

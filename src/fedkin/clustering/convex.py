@@ -33,7 +33,7 @@ from fedkin.clustering.points import (
 
 Array = NDArray[np.float64]
 
-# |u - u*|^2 <= 2 gap * objective: a relative gap of 1e-10 puts the solution (m, d) as a whole within
+# |u - u*|^2 <= 2 gap * objective: a relative gap of 1e-10 puts the whole solution (m, d) within
 # 1.4e-5 of the root of the objective. (The tests hold us to 1e-7.)
 PROMISED_GAP = 1e-10
 HOPEFUL_SMOOTHING = 0.1  # share of the median neighbour distance: inactive while nothing fuses
