@@ -110,6 +110,9 @@ def solve_fused(points: Points, groups: Groups, start: Points, penalty: float) -
     if np.isinf(penalty):
         groups = groups.merge(np.zeros(len(groups), dtype=np.intp))
         return Fused(groups, groups.means, 0.0, 0, True)
+    groups, start = _contract(groups, start, merge_small_diameters(groups, penalty))
+    if penalty == 0.0:
+        return Fused(groups, groups.means, 0.0, 0, True)
     n_iter, gap = 0, np.inf
     last = Level(np.inf, np.inf)
     for level in _levels(points, groups):
@@ -118,7 +121,6 @@ def solve_fused(points: Points, groups: Groups, start: Points, penalty: float) -
         tolerance = min(level.tolerance, max(1e-2 * last.tolerance, LEAST_TOLERANCE))
         start = pull_together(start, groups.sizes, last.smoothing, level.smoothing)
         while True:
-            groups, start = _contract(groups, start, merge_small_diameters(groups, penalty))
             if len(groups) == 1:
                 return Fused(groups, groups.means, 0.0, n_iter, True)
             within = 0.5 * float(((points - groups.means[groups.labels]) ** 2).sum())
@@ -134,6 +136,7 @@ def solve_fused(points: Points, groups: Groups, start: Points, penalty: float) -
             if len(merged) == len(groups):
                 last = level._replace(tolerance=tolerance)
                 break
+            merged = merge_small_diameters(merged, penalty)
             groups, start = _contract(groups, start, merged)
     return Fused(groups, start, gap, n_iter, False)
 

@@ -54,6 +54,14 @@ def prove_fused(
         return []
     sizes, total = groups.sizes[members], groups.sizes[members].sum()
     means = groups.means[members] - sizes @ groups.means[members] / total
+    if diameter(means) <= penalty * total:
+        return [members]
+    if members.size == 2:
+        return []  # for two, that test is exact
+    # |abar_p - abar_C| <= penalty S is necessary: members further apart than twice that are not one.
+    parts = connected(means, np.full(members.size, penalty * total))
+    if parts.max() > 0:
+        return _prove_parts(groups, members, parts, penalty, positions, smoothing)
     start = positions[members] - sizes @ positions[members] / total
     for margin in MARGINS:
         reach = margin * penalty * total
@@ -76,9 +84,20 @@ def prove_fused(
         return []
     positions = positions.copy()
     positions[members] = start
+    return _prove_parts(groups, members, parts, penalty, positions, smoothing)
+
+
+def _prove_parts(
+    groups: Groups,
+    members: NDArray[np.intp],
+    parts: Labels,
+    penalty: float,
+    positions: Points,
+    smoothing: float,
+) -> list[NDArray[np.intp]]:
     return [
         proof
-        for part in np.flatnonzero(np.bincount(parts) > 1)
+        for part in range(parts.max() + 1)
         for proof in prove_fused(groups, members[parts == part], penalty, positions, smoothing)
     ]
 
