@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedkin.clustering.contraction import nearest_rows
-from fedkin.clustering.kmeans import Clustering, RandomState, seed_of
+from fedkin.clustering.kmeans import Clustering, RandomState, kmeans, seed_of
 from fedkin.clustering.points import Labels, Points, check_n_clusters, check_points, group_sums
 
 Array = NDArray[np.float64]
@@ -38,7 +38,7 @@ def gradient_clustering(
     """Cluster points (m, d) by gradient steps from the best of several k-means++ starts.
 
     `huber_threshold` is the distance beyond which a point pulls with constant force; by default the
-    median distance of a point to its starting centre.
+    median distance of a point to its K-means centre.
     """
     array = check_points(points)
     check_n_clusters(n_clusters, len(array))
@@ -47,14 +47,12 @@ def gradient_clustering(
     if not 0.0 < step <= 1.0:
         raise ValueError(f"step must lie in (0, 1]; got {step}")
     generator = np.random.default_rng(seed_of(random_state))
-    runs = []
-    for _ in range(n_starts):
-        start = _starting_centers(array, n_clusters, generator)
-        threshold = np.inf if cost == "squared" else huber_threshold
-        if threshold is None:
-            threshold = float(np.median(_distances(array, start, nearest_rows(array, start))))
-            huber_threshold = threshold  # the runs are compared by one cost
-        runs.append(_descend(array, start, threshold, step))
+    threshold = np.inf if cost == "squared" else huber_threshold
+    if threshold is None:
+        fitted = kmeans(array, n_clusters, generator)
+        threshold = float(np.median(_distances(array, fitted.centers, fitted.labels)))
+    starts = (_starting_centers(array, n_clusters, generator) for _ in range(n_starts))
+    runs = (_descend(array, start, threshold, step) for start in starts)
     return min(runs, key=lambda run: run.cost)
 
 
@@ -74,7 +72,7 @@ def _descend(points: Points, centers: Points, threshold: float, step: float) -> 
 def _mean_gradient(points: Points, centers: Points, labels: Labels, threshold: float) -> Array:
     """Mean over each centre's points of the gradient of f, (K, d); zero without points."""
     distance = _distances(points, centers, labels)
-    shorten = np.minimum(1.0, threshold / np.maximum(distance, np.finfo(float).tiny))
+    shorten = np.divide(threshold, distance, out=np.ones_like(distance), where=distance > threshold)
     gradients = shorten[:, None] * (centers[labels] - points)
     counts = np.bincount(labels, minlength=len(centers))
     return group_sums(gradients, labels, len(centers)) / np.maximum(counts, 1)[:, None]
