@@ -17,7 +17,7 @@ def random_problem(seed, largest=20):
     m, d = rng.integers(6, largest), rng.integers(1, 4)
     centers = 3.0 * rng.normal(size=(rng.integers(1, 5), d))
     points = centers[rng.integers(len(centers), size=m)] + 0.5 * rng.normal(size=(m, d))
-    lowest, highest = penalty_range(points)
+    highest = penalty_range(points)[1]
     return points, float(np.exp(rng.uniform(np.log(highest / 50), np.log(highest))))
 
 
@@ -50,7 +50,7 @@ def test_three_points_on_a_line_by_hand():
 
 
 def test_on_a_line_centers_are_those_of_isotonic_regression():
-    # In d = 1 the pulls are fixed by the order: u is the isotonic fit of a_i + penalty (m + 1 - 2 i).
+    # In d = 1 the order fixes the pulls: u is the isotonic fit of a_i + penalty (m + 1 - 2 i).
     isotonic = pytest.importorskip("sklearn.isotonic").isotonic_regression
     points = np.sort(np.random.default_rng(5).normal(size=60))
     for penalty in (0.001, 0.01, 0.02, 0.04):
@@ -169,8 +169,8 @@ def test_a_set_is_not_proved_fused_below_its_fusion_and_is_above_it():
 
 
 def test_a_certificate_finds_fusions_that_the_diameter_misses():
-    # A unit square fuses at 1 / (2 + sqrt 2) = 0.2929: a corner, sqrt(1/2) from the middle, is pulled
-    # by 1 along its diagonal and by sqrt(1/2) by each neighbour. The diameter test needs 0.3536.
+    # A unit square fuses at 1 / (2 + sqrt 2) = 0.2929: a corner, sqrt(1/2) from the middle, is
+    # pulled by 1 along its diagonal and by sqrt(1/2) by each neighbour. The diameter test needs 0.3536.
     square = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]) - 0.5
     groups, corners = Groups.of_points(square), np.arange(4)
     assert len(merge_small_diameters(groups, 0.2930)) == 4

@@ -95,7 +95,7 @@ def test_one_cluster_has_no_upper_end_and_singletons_no_lower_end():
 
 
 def test_recovered_says_whether_the_interval_holds(blobs):
-    points, labels = blobs(0)
+    points, _ = blobs(0)
     path = convex_clustering_path(points, n_penalties=40)
     expected = [
         recovery_interval(points, found).holds(penalty)
@@ -154,9 +154,10 @@ def test_clusterpath_refuses_an_unknown_rule():
 
 def test_the_polished_silhouette_finds_clusters_with_stragglers(same_partition):
     rng = np.random.default_rng(3)
+    # Models of appendix D.2 as a hundred rows a site estimate them, with heavier tails.
     labels = np.repeat(np.arange(4), 10)
-    corners = 12.0 * np.vstack([np.zeros(3), np.eye(3)])
-    points = corners[labels] + rng.standard_t(3, size=(40, 3))
+    models = rng.uniform(size=(4, 20)) + np.array([[0.0], [1.0], [-1.0], [-2.0]])
+    points = models[labels] + 0.2 * rng.standard_t(5, size=(40, 20))
     chosen = polished_silhouette(points)
     assert same_partition(chosen.labels, labels)
     assert chosen.n_clusters == 4

@@ -58,7 +58,7 @@ def prove_fused(
         return [members]
     if members.size == 2:
         return []  # for two, that test is exact
-    # |abar_p - abar_C| <= penalty S is necessary: members further apart than twice that are not one.
+    # |abar_p - abar_C| <= penalty S is necessary: members twice that apart are not one cluster.
     parts = connected(means, np.full(members.size, penalty * total))
     if parts.max() > 0:
         return _prove_parts(groups, members, parts, penalty, positions, smoothing)
