@@ -170,7 +170,8 @@ def test_a_set_is_not_proved_fused_below_its_fusion_and_is_above_it():
 
 def test_a_certificate_finds_fusions_that_the_diameter_misses():
     # A unit square fuses at 1 / (2 + sqrt 2) = 0.2929: a corner, sqrt(1/2) from the middle, is
-    # pulled by 1 along its diagonal and by sqrt(1/2) by each neighbour. The diameter test needs 0.3536.
+    # pulled by 1 along its diagonal and by sqrt(1/2) by each neighbour.
+    # The diameter test needs 0.3536.
     square = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]) - 0.5
     groups, corners = Groups.of_points(square), np.arange(4)
     assert len(merge_small_diameters(groups, 0.2930)) == 4
