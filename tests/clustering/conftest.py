@@ -40,7 +40,7 @@ def cvxpy_centers():
         u = cp.Variable((m, d))
         lengths = cp.norm(u[first] - u[second], axis=1)
         objective = 0.5 * cp.sum_squares(u - points) + penalty * cp.sum(cp.multiply(w, lengths))
-        tight = {"tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10}
+        tight = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-9)
         cp.Problem(cp.Minimize(objective)).solve(solver=cp.CLARABEL, **tight)
         return u.value
 
