@@ -8,7 +8,9 @@ super-points that lie together fused, or let a finer smoothing and a smaller gap
 Where we differ from the paper: it leaves the solver and the tolerance for "equal" u_i open, and the
 number of clusters near a fusion depends on them. Here two points share a label only if a dual
 certificate proves u_i = u_j (see `fusion`), and `certified` says that all other pairs were proved
-different, so no tolerance decides. With weights w_ij (Remark 23) see `graph`.
+different, so no tolerance decides. A penalty within about a millionth of a fusion may be left
+uncertified: points are then not joined, and the gap still holds. With weights w_ij (Remark 23) see
+`graph`.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ class ConvexClustering:
     labels: Labels  # (m,), equal exactly where the u_i are equal
     gap: float  # (objective - dual value) / objective, an upper bound of the relative error
     n_iter: int  # Newton steps on the whole problem
-    certified: bool  # every joined pair is proved joined and every other pair proved apart
+    # Every joined pair is proved joined and every other pair proved apart. With weights: the gap of
+    # the exactly fused centers was met, which is all that is proved there.
+    certified: bool
 
 
 class Fused(NamedTuple):
