@@ -8,9 +8,9 @@ super-points that lie together fused, or let a finer smoothing and a smaller gap
 Where we differ from the paper: it leaves the solver and the tolerance for "equal" u_i open, and the
 number of clusters near a fusion depends on them. Here two points share a label only if a dual
 certificate proves u_i = u_j (see `fusion`), and `certified` says that all other pairs were proved
-different, so no tolerance decides. A penalty within about a millionth of a fusion may be left
-uncertified: points are then not joined, and the gap still holds. With weights w_ij (Remark 23) see
-`graph`.
+different, so no tolerance decides. Short of a fusion the u_i can close in on each other with the
+square of the remaining penalty; a penalty within about a thousandth of such a fusion may come back
+uncertified: points are then not joined, and the gap still holds. With weights see `graph`.
 """
 
 from __future__ import annotations
