@@ -101,5 +101,5 @@ def clustered_fits(
         vectors, _ = eigenspace(moments, n_components)
         points = (fits @ vectors @ vectors.T) * units
     seeds = rng.integers(0, 2**31 - 1, size=n_restarts)
-    centers = [kmeans(points, n_components, int(seed), n_init=1).centers for seed in seeds]
+    centers = [kmeans(points, n_components, int(seed), n_starts=1).centers for seed in seeds]
     return np.array(centers) / units

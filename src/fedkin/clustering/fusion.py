@@ -1,0 +1,166 @@
+"""Which points are certainly one cluster of (12): a certificate, and the search for it.
+
+A set C of super-points (means abar_p, sizes s_p, S = sum of sizes in C) is fused at a penalty if
+there are antisymmetric z_pq, |z_pq| <= 1, with sum_q s_q z_pq = (abar_p - abar_C) / penalty: points
+outside pull every member alike, so they drop out (Chiquet, Gutierrez, Rigaill 2017). Every cluster
+of the solution has such z. Replacing C by one super-point is then exact, here and at larger
+penalties.
+
+The search for z is a convex clustering problem itself. Let v solve it on C alone at (1 - margin)
+times the penalty, smoothed or not, with pulls z. Adding (v_p - v_q) / (penalty S) to (1 - margin)
+z_pq makes the balance exact, which proves:
+
+    C is fused if   max_pq |v_p - v_q| + (solver's residual) <= margin * penalty * S.        (*)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkin.clustering.contraction import Groups, diameter
+from fedkin.clustering.newton import SmoothProblem, SmoothSolution, minimise
+from fedkin.clustering.pairs import CompletePairs, close_pairs
+from fedkin.clustering.points import Labels, Points, group_sums
+
+Array = NDArray[np.float64]
+
+# A penalty within the last of these shares of a fusion is not told apart from it.
+MARGINS = (1e-3, 1e-6)
+# A fused set of some hundred points is about ten smoothings wide: this share of the margin in (*)
+# leaves room for ten times that.
+SMOOTHING_SHARE = 0.003
+# A set this many times too wide for (*) is not tried with a smaller margin.
+HOPELESS = 30.0
+# Residual the solver may leave, as a share of the right side of (*).
+RESIDUAL_SHARE = 0.1
+# On the way to a fine smoothing: steps by this factor, each solved to this relative gap.
+SMOOTHING_STEP = 0.1
+PASSING_TOLERANCE = 1e-6
+
+
+def prove_fused(
+    groups: Groups,
+    members: NDArray[np.intp],
+    penalty: float,
+    positions: Points,
+    smoothing: float,
+) -> list[NDArray[np.intp]]:
+    """Subsets of `members` (indices of groups) that (*) proves fused.
+
+    `positions` (n, d) are a solution for all groups at the given smoothing: where to start.
+    """
+    if members.size < 2:
+        return []
+    sizes, total = groups.sizes[members], groups.sizes[members].sum()
+    means = groups.means[members] - sizes @ groups.means[members] / total
+    if diameter(means) <= penalty * total:
+        return [members]
+    if members.size == 2:
+        return []  # for two, that test is exact
+    # |abar_p - abar_C| <= penalty S is necessary: members twice that apart are not one cluster.
+    parts = connected(means, np.full(members.size, penalty * total))
+    if parts.max() > 0:
+        return _prove_parts(groups, members, parts, penalty, positions, smoothing)
+    start = positions[members] - sizes @ positions[members] / total
+    for margin in MARGINS:
+        reach = margin * penalty * total
+        finer = min(SMOOTHING_SHARE * reach, smoothing)
+        tolerance = _gap_for_residual(RESIDUAL_SHARE * reach, means, sizes)
+        solution = _follow(
+            means, sizes, (1.0 - margin) * penalty, start, smoothing, finer, tolerance
+        )
+        start, smoothing = solution.positions, finer
+        residual = solution.gradient / sizes[:, None]
+        slackness = 2.0 * float(np.sqrt((residual**2).sum(axis=1).max()))
+        width = diameter(start)
+        if width + slackness <= reach:
+            return [members]
+        if width > HOPELESS * reach:
+            break
+    # The set is not fused as a whole: whatever is, lies together in its solution.
+    parts = connected(start, np.full(members.size, 0.5 * reach))
+    if parts.max() == 0:
+        return []
+    positions = positions.copy()
+    positions[members] = start
+    return _prove_parts(groups, members, parts, penalty, positions, smoothing)
+
+
+def _prove_parts(
+    groups: Groups,
+    members: NDArray[np.intp],
+    parts: Labels,
+    penalty: float,
+    positions: Points,
+    smoothing: float,
+) -> list[NDArray[np.intp]]:
+    return [
+        proof
+        for part in range(parts.max() + 1)
+        for proof in prove_fused(groups, members[parts == part], penalty, positions, smoothing)
+    ]
+
+
+def _follow(
+    means: Points,
+    sizes: Array,
+    penalty: float,
+    start: Points,
+    smoothing: float,
+    finer: float,
+    tolerance: float,
+) -> SmoothSolution:
+    """Solve at a finer smoothing, starting from a solution at a coarser one, step by step."""
+    while True:
+        following = max(SMOOTHING_STEP * smoothing, finer)
+        start = pull_together(start, sizes, smoothing, following)
+        smoothing = following
+        problem = all_pairs_problem(means, sizes, penalty, smoothing)
+        last = smoothing == finer
+        solution = minimise(
+            problem, start, tolerance if last else max(tolerance, PASSING_TOLERANCE)
+        )
+        if last:
+            return solution
+        start = solution.positions
+
+
+def pull_together(positions: Points, sizes: Array, smoothing: float, finer: float) -> Points:
+    """Where positions (n, d) solved at one smoothing will lie at a finer one.
+
+    Fused points are apart only by smoothing times their pull, and the pulls stay: every component
+    within the smoothing shrinks in proportion. An infinite smoothing says that nothing is known.
+    """
+    if np.isinf(smoothing):
+        return positions
+    parts = connected(positions, np.full(sizes.size, 0.5 * smoothing))
+    n = parts.max() + 1
+    totals = np.bincount(parts, sizes, minlength=n)[:, None]
+    centers = (group_sums(sizes[:, None] * positions, parts, n) / totals)[parts]
+    shrunk = centers + (finer / smoothing) * (positions - centers)
+    return np.where(np.bincount(parts)[parts][:, None] > 1, shrunk, positions)
+
+
+def all_pairs_problem(
+    means: Points, sizes: Array, penalty: float, smoothing: float
+) -> SmoothProblem:
+    """The smoothed problem in which every two super-points are coupled."""
+    return SmoothProblem(means, sizes, penalty, lambda v: CompletePairs(v, sizes, smoothing))
+
+
+def connected(positions: Points, radius: Array) -> Labels:
+    """Components of the graph that joins positions (n, d) closer than radius_p + radius_q, (n,)."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    rows, columns = close_pairs(positions, radius)
+    n = len(positions)
+    graph = coo_array((np.ones(rows.size), (rows, columns)), shape=(n, n))
+    return np.asarray(connected_components(graph, directed=False)[1])
+
+
+def _gap_for_residual(residual: float, means: Points, sizes: Array) -> float:
+    """Relative tolerance at which no super-point's residual exceeds the given length."""
+    spread = 0.5 * float(sizes @ (means**2).sum(axis=1))
+    return 0.5 * sizes.min() * residual**2 / spread if spread > 0 else 1.0

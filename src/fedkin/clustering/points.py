@@ -1,0 +1,70 @@
+"""What every function of this room expects of its points, and how labels are numbered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Points = NDArray[np.float64]
+Labels = NDArray[np.intp]
+
+
+def check_points(points: ArrayLike) -> Points:
+    """Points as a finite float array of shape (m, d) with m >= 1, or a ValueError that says why.
+
+    A one-dimensional array is read as m points on a line, shape (m, 1).
+    """
+    array = np.ascontiguousarray(points, dtype=np.float64)
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.ndim != 2 or array.shape[0] == 0 or array.shape[1] == 0:
+        raise ValueError(f"points must have shape (m, d) with m >= 1 and d >= 1; got {array.shape}")
+    bad = np.flatnonzero(~np.isfinite(array).all(axis=1))
+    if bad.size:
+        raise ValueError(
+            f"points has missing or infinite values in {bad.size} of {array.shape[0]} rows "
+            f"(first: row {bad[0]}); drop or replace these rows before clustering"
+        )
+    return array
+
+
+def check_n_clusters(n_clusters: int, n_points: int) -> int:
+    """The number of clusters as an int between 1 and the number of points."""
+    if not 1 <= n_clusters <= n_points:
+        raise ValueError(
+            f"n_clusters must lie between 1 and the number of points {n_points}; got {n_clusters}"
+        )
+    return int(n_clusters)
+
+
+def check_labels(labels: ArrayLike, n_points: int) -> Labels:
+    """Any labelling of the points, shape (m,), as integers 0..K-1 in order of first appearance."""
+    array = np.asarray(labels)
+    if array.shape != (n_points,):
+        raise ValueError(f"labels must have shape ({n_points},); got {array.shape}")
+    return in_order_of_appearance(array)
+
+
+def in_order_of_appearance(labels: NDArray[Any]) -> Labels:
+    """The same partition, shape (m,), numbered 0, 1, ... as its groups first appear."""
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    rank = np.empty(first.size, dtype=np.intp)
+    rank[np.argsort(first)] = np.arange(first.size)
+    return rank[inverse]
+
+
+def group_sums(values: NDArray[np.float64], labels: Labels, n_groups: int) -> Points:
+    """Sum of the rows of each group, shape (n_groups, d)."""
+    from scipy.sparse import csr_array
+
+    m = labels.size
+    membership = csr_array((np.ones(m), labels, np.arange(m + 1)), shape=(m, n_groups))
+    return np.asarray(membership.T @ values)
+
+
+def group_means(points: Points, labels: Labels, n_groups: int) -> Points:
+    """Mean of the points of each group, shape (n_groups, d); every group must be non-empty."""
+    sizes = np.bincount(labels, minlength=n_groups)
+    return group_sums(points, labels, n_groups) / sizes[:, None]

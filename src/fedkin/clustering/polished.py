@@ -1,0 +1,81 @@
+"""A penalty without knowing the truth: the path's partition that is best after one polish.
+
+Along the path (geometric penalties), drop groups of fewer than three points, run Lloyd's steps from
+the means of the rest, and keep the partition of the largest silhouette. Stragglers that convex
+clustering leaves alone until late no longer hide the groups, and no grid of equal steps decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedkin.clustering.contraction import diameter
+from fedkin.clustering.kmeans import lloyd
+from fedkin.clustering.path import ConvexClusteringPath, convex_clustering_path
+from fedkin.clustering.points import Labels, Points, check_points, group_means
+from fedkin.clustering.silhouette import silhouette
+
+Array = NDArray[np.float64]
+
+N_PENALTIES = 30
+SMALLEST_GROUP = 3  # two points can meet by chance; three are a group
+
+
+@dataclass(frozen=True)
+class PolishedPath:
+    """The chosen partition, and the whole curve it was chosen from."""
+
+    penalty: float
+    labels: Labels  # (m,), after the polish
+    n_clusters: int
+    curve: Array  # (n_penalties,), silhouette after the polish; NaN without two groups
+    n_polished: NDArray[np.intp]  # (n_penalties,), clusters after the polish
+    path: ConvexClusteringPath
+
+
+def polished_silhouette(
+    points: ArrayLike, n_penalties: int = N_PENALTIES, smallest_group: int = SMALLEST_GROUP
+) -> PolishedPath:
+    """Choose penalty and partition of points (m, d) by the polished silhouette.
+
+    Silhouettes need two clusters, so this rule answers 1 only when no penalty shows two groups.
+    """
+    array = check_points(points)
+    path = convex_clustering_path(array, _penalties(array, n_penalties))
+    polished = [_polish(array, labels, smallest_group) for labels in path.labels]
+    curve = np.array([silhouette(array, labels) for labels in polished])
+    best = int(np.nanargmax(curve)) if np.isfinite(curve).any() else len(polished) - 1
+    counts = np.array([labels.max() + 1 for labels in polished])
+    return PolishedPath(
+        penalty=float(path.penalties[best]),
+        labels=polished[best],
+        n_clusters=int(counts[best]),
+        curve=curve,
+        n_polished=counts,
+        path=path,
+    )
+
+
+def _penalties(points: Points, n_penalties: int) -> Array:
+    """Geometric from twice the least distance / m to the diameter / m."""
+    from scipy.spatial import cKDTree
+
+    m, distinct = len(points), np.unique(points, axis=0)
+    if len(distinct) == 1:
+        return np.zeros(1)
+    least = float(cKDTree(distinct).query(distinct, k=2)[0][:, 1].min())
+    highest = diameter(points)
+    return np.geomspace(min(2.0 * least, highest) / m, highest / m, n_penalties)
+
+
+def _polish(points: Points, labels: Labels, smallest_group: int) -> Labels:
+    """Lloyd's steps from the means of the groups that are large enough, (m,)."""
+    sizes = np.bincount(labels)
+    kept = group_means(points, labels, sizes.size)[sizes >= smallest_group]
+    if len(kept) < 2:
+        return np.zeros(len(points), dtype=np.intp)
+    found = lloyd(points, kept).labels
+    return np.unique(found, return_inverse=True)[1]
