@@ -13,6 +13,10 @@ from fedkin.protocol import Algorithm
 _PLACES = {
     "fmlr": ("fedkin.algorithms.fmlr", "FMLR"),
     "fedgrem": ("fedkin.algorithms.fedgrem", "FEDGREM"),
+    "fedem": ("fedkin.algorithms.fedem", "FEDEM"),
+    "fedgmm": ("fedkin.algorithms.fedgmm", "FEDGMM"),
+    "tgmm": ("fedkin.algorithms.tgmm", "TGMM"),
+    "local_em": ("fedkin.algorithms.local_em", "LOCAL_EM"),
     "consensus_lasso": ("fedkin.algorithms.consensus", "CONSENSUS_LASSO"),
 }
 

@@ -75,7 +75,6 @@ WEIGHTS = Field(("R",), "the site's mixture weights", bound=1.0)
 SCATTER = Field(("d", "d"), "squares and products of the rows about their component's mean")
 LOGLIK = Field((), "log likelihood of the site's rows")
 HALVINGS = Field((), "how often the gradient step had to be halved so far")
-COUNTS = Field(("R",), "responsibility of each component, added over the site's rows")
 SUMS = Field(("R", "q"), "rows (or their products), weighted by responsibility and added up")
 
 RESIDUAL = Field((), "mean squared residual of the site's rows")
@@ -130,8 +129,11 @@ class Family:
             return regression.Parameters(weights, components, scale)
         return gaussian.Parameters(weights, components, scale)
 
-    def alone(self, rows, keys):
-        """Every site's own fit: weights (m, R), components (m, R, p), scale (m, ...) or None."""
+    def alone(self, rows, keys, own_scale=False):
+        """Every site's own fit: weights (m, R), components (m, R, p), scale (m, ...) or None.
+
+        `own_scale` keeps a site's own tied covariance; where sites share one it is left out.
+        """
         chosen = self.settings
         common = {"n_restarts": chosen["n_restarts"], "max_iter": chosen["local_max_iter"]}
         if self.regression:
@@ -144,8 +146,8 @@ class Family:
         found = gaussian_starts.local_em(
             rows, chosen["n_components"], keys, init=init, covariance_type=kind, **common
         ).parameters
-        covariance = None if self.kind in ("identity", "tied") else found.covariance
-        return found.weights, found.means, covariance
+        left_out = self.kind == "identity" or (self.kind == "tied" and not own_scale)
+        return found.weights, found.means, None if left_out else found.covariance
 
     def expect(self, rows, weights, components, scale):
         """The E-step."""
@@ -183,7 +185,15 @@ class Family:
             if self.settings["sigma"] is not None or self.settings["shared_noise"]:
                 return current
             return regression.maximise_sigma(found, components, regression.smallest_noise(rows))
-        if current is None or self.kind in ("identity", "tied"):
+        return current if self.kind == "tied" else self.own_scale(rows, found, components, current)
+
+    def own_scale(self, rows, found, components, current):
+        """The scale of a site that shares none."""
+        if self.regression:
+            if self.settings["sigma"] is not None:
+                return current
+            return regression.maximise_sigma(found, components, regression.smallest_noise(rows))
+        if current is None or self.kind == "identity":
             return current
         scatter = gaussian.within_scatter(rows, found, components, self.kind)
         floor = gaussian.smallest_variance(rows)
@@ -276,14 +286,30 @@ def improve(fields, clients, cache, settings, common, personal, memory, keys):
     memory = {**memory, "weights": weights}
     if scale is not None and "scale" in memory:
         memory["scale"] = scale
-    reply = {"components": components, "halvings": memory["halvings"]}
+    reply = {
+        "components": components,
+        "rows": cache.sizes.astype(float),
+        "halvings": memory["halvings"],
+    }
     # Residuals about what was sent: about the site's own new fit they would flatter it.
     about = sent if "residual" in fields else components
-    return _picked(fields, reply, family, cache, found, about, scale, memory), memory
+    return _picked(fields, reply, family, rows, found, about, scale, memory), memory
 
 
-def _rows(clients, cache, settings, common, personal, memory, keys):
-    return {"rows": cache.sizes.astype(float)}, memory
+def add_up(fields, clients, cache, settings, common, personal, memory, keys):
+    """The E-step under the components the server sent; sums leave, weights stay."""
+    family = Family(settings)
+    memory, scale = _remembered(family, cache, common, personal, memory)
+    rows = cache
+    if settings["batch_size"]:
+        rows = cache.batch(keys.fold(1), settings["batch_size"])
+    sent = personal["components"]
+    found = family.expect(rows, memory["weights"], sent, scale)
+    memory = {**memory, "weights": family.weights(found, memory["weights"])}
+    if scale is not None and "scale" in memory:
+        memory["scale"] = family.scale(rows, found, sent, scale)
+    reply = {"sums": family.sums(found), "rows": cache.sizes.astype(float)}
+    return _picked(fields, reply, family, rows, found, sent, scale, memory), memory
 
 
 def settle(clients, cache, settings, common, personal, memory, keys):
@@ -359,7 +385,10 @@ def _picked(
         squares = regression.residual_squares(found, components)
         made["residual"] = squares / np.maximum(found.n_rows, 1.0)
     if "scatter" in fields:
-        made["scatter"] = gaussian.within_scatter(rows, found, components, "tied")
+        # Of all rows, also where a mini-batch stands for them.
+        share = reply["rows"] / np.maximum(found.n_rows, 1.0)
+        scatter = gaussian.within_scatter(rows, found, components, "tied")
+        made["scatter"] = share[:, None, None] * scatter
     return {name: made[name] for name in fields}
 
 
@@ -372,9 +401,9 @@ START = variants(start, "start", {"components": COMPONENTS, "rows": ROWS})
 IMPROVE = variants(
     improve,
     "improve",
-    {"components": COMPONENTS, "halvings": HALVINGS},
+    {"components": COMPONENTS, "rows": ROWS, "halvings": HALVINGS},
     common=COMMON,
     personal=PERSONAL,
 )
-ROWS_STEP = {"rows": Step(_rows, {"rows": ROWS})}
+ADD_UP = variants(add_up, "add_up", {"sums": SUMS, "rows": ROWS}, common=COMMON, personal=PERSONAL)
 SETTLE = {"settle": Step(settle, {"loglik": LOGLIK}, COMMON, PERSONAL)}

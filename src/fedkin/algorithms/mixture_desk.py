@@ -1,0 +1,232 @@
+"""The server's half of the methods for hidden classes inside every site.
+
+They differ in one thing: what the server makes of the sites' estimates. A `Desk` keeps what the
+server knows of every site, `begin` fills it, `rounds` alternates between improving at the sites
+and `combine` at the server until nothing moves. A method is a Desk with a `combine` of its own.
+
+A site that is not asked or not heard keeps its place: the server uses its last estimate. One that
+missed the start begins, when it first answers, at what the server then sends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkin.algorithms import mixture_starts
+from fedkin.algorithms.mixtures import UNKNOWN_VARIANCE, names_of
+from fedkin.alignment import align
+from fedkin.protocol import Ask, Program, Replies, Result, Roster, Settings
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+# Sites with this many times the median site's scatter a row have no say in a common covariance.
+ODD_SCATTER = 3.0
+# Eigenvalues of a common covariance are at least this share of their mean.
+SMALLEST_EIGENVALUE_SHARE = 1e-6
+# Rounds in which a common covariance, noise or the centres may still be settling.
+FIRST_ROUNDS = 1
+
+
+class Desk:
+    """What the server knows of every site: last estimates, how sure they are, what it sends."""
+
+    def __init__(self, settings: Settings, m: int, n_components: int, p: int) -> None:
+        self.settings = settings
+        self.estimates = np.zeros((m, n_components, p))
+        self.shared = np.zeros((m, n_components, p))
+        self.centers: Floats | None = None
+        self.heard: Bools = np.zeros(m, dtype=bool)
+        self.rows = np.zeros(m)
+        self.variances = np.full((m, n_components), UNKNOWN_VARIANCE)
+        self.weights = np.full((m, n_components), 1.0 / n_components)
+        self.order = np.tile(np.arange(n_components), (m, 1))
+        self.ambiguous: Bools = np.zeros(m, dtype=bool)
+        scattered = p if "scatter" in self.step("improve") else 0
+        self.scatter = np.zeros((m, scattered, scattered))
+        self.covariance = np.empty((0, 0))
+        self.noise = np.empty(0)
+        self.outlier_score = np.full(m, np.nan)
+        self.between = np.full(n_components, np.nan)
+        self.halvings = np.zeros(m)
+
+    # ------------------------------------------------------------ what a method decides
+
+    def combine(self, number: int) -> None:
+        """Set `shared` (what every site gets) and `centers` from the estimates."""
+        raise NotImplementedError
+
+    @staticmethod
+    def wanted(settings: Settings) -> dict[str, bool]:
+        """What else leaves the sites besides components."""
+        return {"scatter": has_common_covariance(settings), "residual": learns_noise(settings)}
+
+    # ------------------------------------------------------------ what goes out
+
+    def step(self, name: str) -> str:
+        """The step that sends what this fit needs, and no more."""
+        return names_of(name, self.wanted(self.settings))
+
+    def common(self) -> dict[str, Floats]:
+        """The covariance and the noise that all sites share, if they do."""
+        return {"covariance": self.covariance, "noise": self.noise}
+
+    def personal(self) -> dict[str, Any]:
+        """Components, weights if the server sends them, and the order a site has to learn."""
+        sent = self.weights if self.settings.get("share_weights") else self.weights[:, :0]
+        return {"components": self.shared, "order": self.order, "weights": sent}
+
+    # ------------------------------------------------------------ what comes in
+
+    def hear(self, replies: Replies) -> None:
+        """Note what the sites that answered sent."""
+        who = replies.clients
+        self.heard[who] = True
+        # These sites have put their memory in our order; the others are told again.
+        self.order[who] = np.arange(self.order.shape[1])
+        self.estimates[who] = replies["components"]
+        self.note(replies)
+
+    def note(self, replies: Replies) -> None:
+        """Whatever came besides components, in the order of this desk."""
+        who = replies.clients
+        for name in ("rows", "halvings", "variances", "weights", "scatter"):
+            if name in replies:
+                getattr(self, name)[who] = replies[name]
+        if "scatter" in replies:
+            self.pool_covariance()
+        if "residual" in replies:
+            self.noise = np.sqrt(np.median(replies["residual"], keepdims=True))
+
+    def pool_covariance(self) -> None:
+        """The covariance common to all sites and components, from every site's scatter."""
+        known = self.rows > 0
+        trace = np.trace(self.scatter, axis1=1, axis2=2) / np.maximum(self.rows, 1.0)
+        used = known & (trace <= ODD_SCATTER * np.median(trace[known]))
+        pooled = self.scatter[used].sum(axis=0) / self.rows[used].sum()
+        values, vectors = np.linalg.eigh(pooled)
+        floor = SMALLEST_EIGENVALUE_SHARE * values.mean() or 1.0
+        self.covariance = (vectors * np.maximum(values, floor)) @ vectors.T
+
+    # ------------------------------------------------------------ the end
+
+    def result(self, replies: Replies, history: Floats, converged: bool) -> Result:
+        """Named arrays; NaN stands for what is not known."""
+        assert self.centers is not None
+        loglik = np.full(len(self.rows), np.nan)
+        loglik[replies.clients] = replies["loglik"]
+        return {
+            "components": self.shared,
+            "centers": self.centers,
+            "covariance": self.covariance,
+            "noise": self.noise,
+            "between_variance": self.between,
+            "outlier_score": self.outlier_score,
+            "ambiguous": self.ambiguous,
+            "heard": self.heard,
+            "halvings": self.halvings,
+            "site_loglik": loglik,
+            "site_rows": self.rows,
+            "history_change": history,
+            "converged": np.array(converged),
+        }
+
+
+def has_common_covariance(settings: Settings) -> bool:
+    """Whether one covariance is learnt for all sites."""
+    return bool(settings["family"] == "gaussian" and settings["covariance_type"] == "tied")
+
+
+def learns_noise(settings: Settings) -> bool:
+    """Whether the noise of the regressions is one for all sites and not given."""
+    shared = settings["family"] == "regression" and settings["shared_noise"]
+    return bool(shared and settings["sigma"] is None)
+
+
+# ------------------------------------------------------------------ the program of them all
+
+
+def program(desk: type[Desk], roster: Roster, settings: Settings) -> Program:
+    """Start, align; then improve at the sites and combine at the server until nothing moves."""
+    opened = yield from begin(desk, roster, settings)
+    return (yield from rounds(opened))
+
+
+def rounds(desk: Desk) -> Program:
+    """Improve and combine until nothing moves; then the sites settle their weights."""
+    settings, history, converged = desk.settings, [], False
+    for number in range(1, settings["max_rounds"] + 1):
+        before = desk.shared.copy()
+        desk.combine(number)
+        change = float(np.abs(desk.shared - before).max() / max(np.abs(desk.shared).max(), 1e-300))
+        history.append(change)
+        if number > FIRST_ROUNDS and change <= settings["tol"]:
+            converged = True
+            break
+        replies = yield Ask(
+            desk.step("improve"),
+            desk.common(),
+            desk.personal(),
+            fraction=settings["fraction"],
+            note=f"moved {change:.1e}",
+        )
+        desk.hear(replies)
+    else:
+        desk.combine(settings["max_rounds"] + 1)
+    replies = yield Ask("settle", desk.common(), desk.personal(), note="sites settle their weights")
+    return desk.result(replies, np.array(history), converged)
+
+
+def begin(desk: type[Desk], roster: Roster, settings: Settings) -> Generator[Ask, Replies, Desk]:
+    """Every site's first estimates in one order, or given or shared ones."""
+    init = settings["init"]
+    if not isinstance(init, str):
+        return (yield from _from_given(desk, roster, settings, np.asarray(init, dtype=float)))
+    if init == "federated":
+        shared, sigma = yield from mixture_starts.federated_start(roster, settings)
+        return (yield from _from_given(desk, roster, settings, shared, np.array([sigma])))
+    name = names_of("start", desk.wanted(settings))
+    replies = yield Ask(name, note="sites fit alone")
+    who, found = replies.clients, replies["components"]
+    opened = desk(settings, len(roster), *found.shape[1:])
+    aligned = align(found, settings["align"])
+    order = aligned.permutations
+    opened.order[who] = order
+    opened.ambiguous[who] = aligned.ambiguous
+    opened.heard[who] = True
+    opened.estimates[who] = np.take_along_axis(found, order[..., None], axis=1)
+    turned = {
+        name: np.take_along_axis(replies[name], order, axis=1)
+        for name in ("variances", "weights")
+        if name in replies
+    }
+    opened.note(Replies(who, {**replies.arrays, **turned}))
+    opened.estimates[~opened.heard] = np.median(opened.estimates[who], axis=0)
+    opened.shared = opened.estimates.copy()
+    return opened
+
+
+def _from_given(
+    desk: type[Desk],
+    roster: Roster,
+    settings: Settings,
+    components: Floats,
+    noise: Floats | None = None,
+) -> Generator[Ask, Replies, Desk]:
+    """Everybody begins at the same components (R, p), or at given ones per site (m, R, p)."""
+    opened = desk(settings, len(roster), *components.shape[-2:])
+    opened.shared = np.array(np.broadcast_to(components, opened.shared.shape))
+    opened.estimates = opened.shared.copy()
+    if noise is not None:
+        opened.noise = noise
+    if has_common_covariance(settings):
+        opened.covariance = np.eye(components.shape[-1])
+    replies = yield Ask(
+        opened.step("improve"), opened.common(), opened.personal(), note="first step"
+    )
+    opened.hear(replies)
+    return opened

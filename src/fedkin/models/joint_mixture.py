@@ -1,0 +1,94 @@
+"""Rows (x, y) from a mixture of x and, independently given the client, a mixture of regressions.
+
+FedGMM's model (Wu et al. 2023): x comes from one of M normal components, y from one of R
+regressions, and a client has a weight for every pair,
+
+    p_k(x, y) = sum_{a, r} weights_k[a, r] N(x; center_a, covariance_a) N(y; x' coef_r, sigma^2).
+
+A site at a time: its rows in, sums out. p coefficients: d, and the intercept last.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkin.models.latent_classes import EMPTY_COMPONENT, log_weights
+
+Floats = NDArray[np.float64]
+
+
+class Shared(NamedTuple):
+    """`centers` (M, d), `covariances` (M, d, d), `coef` (R, p), `sigma`."""
+
+    centers: Floats
+    covariances: Floats
+    coef: Floats
+    sigma: float
+
+
+class Sums(NamedTuple):
+    """A site's half of an M-step; adding them over sites is the M-step of all rows.
+
+    `pairs` (M, R): responsibilities added up. `moments` (M, 1 + d + d d): weights, weighted x and
+    x x'. `packed` (R, q): weighted products of (x, [1], y) as in `least_squares`. `loglik`.
+    """
+
+    pairs: Floats
+    moments: Floats
+    packed: Floats
+    loglik: float
+
+
+def log_density(X: Floats, shared: Shared) -> Floats:
+    """Log densities of rows under the components of x, (n, M)."""
+    roots = np.linalg.cholesky(shared.covariances)
+    about = X[:, None] - shared.centers
+    solved = np.linalg.solve(roots, about.transpose(1, 2, 0))
+    length = np.einsum("adn,adn->na", solved, solved)
+    halves = np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
+    return -0.5 * (length + X.shape[1] * np.log(2 * np.pi)) - halves
+
+
+def log_pairs(X: Floats, Z: Floats, y: Floats, weights: Floats, shared: Shared) -> Floats:
+    """log(weight * density) of every row under every pair, (n, M, R); Z is (x, [1])."""
+    residual = (y[:, None] - Z @ shared.coef.T) / shared.sigma
+    outcome = -0.5 * (residual**2 + np.log(2 * np.pi)) - np.log(shared.sigma)
+    return log_density(X, shared)[:, :, None] + outcome[:, None] + log_weights(weights)
+
+
+def expect(X: Floats, Z: Floats, y: Floats, weights: Floats, shared: Shared) -> Sums:
+    """The E-step of one site."""
+    joint = log_pairs(X, Z, y, weights, shared)
+    top = joint.max(axis=(1, 2), keepdims=True)
+    joint = np.exp(joint - top)
+    total = joint.sum(axis=(1, 2), keepdims=True)
+    share = joint / total
+    rows = np.concatenate([Z, y[:, None]], axis=1)
+    upper = np.triu_indices(rows.shape[1])
+    products = np.concatenate([rows[:, upper[0]] * rows[:, upper[1]], np.ones((len(y), 1))], axis=1)
+    squares = (X[:, :, None] * X[:, None]).reshape(len(X), -1)
+    features = np.concatenate([np.ones((len(X), 1)), X, squares], axis=1)
+    return Sums(
+        share.sum(axis=0),
+        share.sum(axis=2).T @ features,
+        share.sum(axis=1).T @ products,
+        float((top + np.log(total)).sum()),
+    )
+
+
+def maximise_x(moments: Floats, current: Shared, smallest: float) -> tuple[Floats, Floats]:
+    """Centres and covariances of x from sums over sites; no eigenvalue below `smallest`."""
+    d = current.centers.shape[1]
+    counts = moments[:, 0]
+    alive = counts > EMPTY_COMPONENT
+    safe = np.where(alive, counts, 1.0)[:, None]
+    centers = np.where(alive[:, None], moments[:, 1 : 1 + d] / safe, current.centers)
+    second = (moments[:, 1 + d :] / safe).reshape(-1, d, d)
+    covariances = second - centers[:, :, None] * centers[:, None]
+    covariances = np.where(alive[:, None, None], covariances, current.covariances)
+    values, vectors = np.linalg.eigh(covariances)
+    values = np.maximum(values, smallest)
+    return centers, (vectors * values[:, None, :]) @ vectors.swapaxes(1, 2)
