@@ -49,6 +49,8 @@ DEFAULTS: dict[str, Any] = {
     "share_weights": False,
     "shared_noise": True,
 }
+# Half of the values of a standard normal variable are closer to zero than this.
+NORMAL_QUARTILE = 0.6745
 
 
 # ------------------------------------------------------------------ server program
@@ -101,9 +103,10 @@ class Desk(mixture_desk.Desk):
             self.estimates, self.rows, self.penalty, start=self.centers, solver=settings["solver"]
         )
         self.shared, self.centers = made.estimates, made.center
-        away = np.linalg.norm(self.estimates - self.centers, axis=-1).max(axis=1)
-        spread = np.median(away)
-        self.outlier_score = away / spread - 1.0 if spread > 0 else away
+        away = np.linalg.norm(self.estimates - self.centers, axis=-1).mean(axis=1)
+        typical = np.median(away)
+        spread = np.median(np.abs(away - typical)) / NORMAL_QUARTILE
+        self.outlier_score = (away - typical) / max(spread, 1e-9 * max(typical, 1e-300))
 
     def _combine_weights(self) -> None:
         """Appendix D: the weights get the same treatment; a share w of n rows has w(1-w)/n."""
