@@ -1,13 +1,27 @@
 """Generators of the papers, contaminations, and real data shipped or fetched."""
 
+from fedkin.datasets.fetched import (
+    DataMissing,
+    Images,
+    data_folder,
+    load_cifar10_two_classes,
+    load_fashion_mnist,
+    load_mnist,
+)
 from fedkin.datasets.fmlr import RegressionGroups, contaminate_sites, make_regression_groups
 from fedkin.datasets.shipped import PenDigits, Turbofan, load_pendigits, load_turbofan
 
 __all__ = [
+    "DataMissing",
+    "Images",
     "PenDigits",
     "RegressionGroups",
     "Turbofan",
     "contaminate_sites",
+    "data_folder",
+    "load_cifar10_two_classes",
+    "load_fashion_mnist",
+    "load_mnist",
     "load_pendigits",
     "load_turbofan",
     "make_regression_groups",
