@@ -12,6 +12,7 @@ from fedkin.protocol import Algorithm
 
 _PLACES = {
     "fmlr": ("fedkin.algorithms.fmlr", "FMLR"),
+    "standardizer": ("fedkin.algorithms.standardizer", "STANDARDIZER"),
     "consensus_lasso": ("fedkin.algorithms.consensus", "CONSENSUS_LASSO"),
 }
 
