@@ -17,6 +17,7 @@ _PLACES = {
     "fedgmm": ("fedkin.algorithms.fedgmm", "FEDGMM"),
     "tgmm": ("fedkin.algorithms.tgmm", "TGMM"),
     "local_em": ("fedkin.algorithms.local_em", "LOCAL_EM"),
+    "standardizer": ("fedkin.algorithms.standardizer", "STANDARDIZER"),
     "consensus_lasso": ("fedkin.algorithms.consensus", "CONSENSUS_LASSO"),
 }
 
