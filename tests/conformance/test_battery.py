@@ -192,9 +192,10 @@ def _with_bad_site(case, spoil):
 
 @every_algorithm
 @pytest.mark.parametrize("spoil", BAD, ids=lambda f: f.__name__.strip("_"))
-def test_a_bad_reply_is_refused_with_a_record_and_costs_only_its_site(case, spoil):
+def test_a_bad_reply_is_refused_with_a_record_and_costs_only_its_site(case, spoil, tmp_path):
     data = ragged_federation()
-    bad = InProcess(block_size=1).run(_with_bad_site(case, spoil), case.settings, data, 3)
+    engine = InProcess(block_size=1, ledger=tmp_path)
+    bad = engine.run(_with_bad_site(case, spoil), case.settings, data, 3)
     assert {r.site for r in bad.refusals} == {ODD}
     assert {r.reason for r in bad.refusals} == {BAD[spoil]}
     assert bad.traffic.refused == len(bad.refusals) == bad.traffic.rounds
@@ -264,6 +265,18 @@ def test_nothing_but_the_declared_fields_leaves_a_client(case, tmp_path):
         assert all(isinstance(schema[name], Field) and schema[name].meaning for name in schema)
         for array in ledger.values(line).values():
             assert not np.isin(array, raw).any(), "a raw value left a site"
+
+
+@every_algorithm
+def test_what_is_withheld_is_not_in_the_ledger_and_resuming_does_not_write_twice(case, tmp_path):
+    data = ragged_federation()
+    small = {name for name, size in zip(data.names, data.sizes) if size < 7}
+    options = {"ledger": tmp_path / "ledger", "least_rows": 7}
+    fit(case, data, journal=tmp_path / "run", **options)
+    lines = Ledger(tmp_path / "ledger").lines()
+    assert lines and not any(small & set(line["sites"]) for line in lines)
+    fit(case, data, journal=tmp_path / "run", **options)
+    assert Ledger(tmp_path / "ledger").lines() == lines
 
 
 @every_algorithm
