@@ -27,15 +27,17 @@ RESIDUAL_LEFT = "Each site also sent the mean squared residual of its rows."
 
 def summary_of(model: Any) -> Summary:
     """Centres, sites and account as tables; prints as text, shows as HTML."""
-    names = getattr(model, "feature_names_in_", [f"x{j}" for j in range(model.n_features_in_)])
+    d = getattr(model, "n_features_in_", 0)
+    names = getattr(model, "feature_names_in_", [f"x{j}" for j in range(d)])
     centers: dict[str, Any] = {"group": np.arange(model.n_components)}
     if hasattr(model, "weights_"):
         centers["mean weight"] = model.weights_[model._heard].mean(axis=0)
     if model.between_variance_ is not None and np.isfinite(model.between_variance_).all():
         centers["spread between sites"] = np.sqrt(model.between_variance_)
-    if model._centers.shape[1] > model.n_features_in_:
+    if model._centers is not None and model._centers.shape[1] > d:
         centers["intercept"] = model._centers[:, -1]
-    centers |= {str(name): model.centers_[:, j] for j, name in enumerate(names)}
+    if model._centers is not None:
+        centers |= {str(name): model.centers_[:, j] for j, name in enumerate(names)}
     sites: dict[str, Any] = {"site": model.client_names_, "rows": model._site_rows}
     with np.errstate(invalid="ignore", divide="ignore"):
         sites["log likelihood per row"] = model._site_loglik / model._site_rows

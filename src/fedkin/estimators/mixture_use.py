@@ -1,0 +1,149 @@
+"""A fitted mixture in use: groups, outcomes and densities of rows at known and unseen sites."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import DensityMixin
+from sklearn.metrics import r2_score
+from sklearn.utils.validation import check_is_fitted
+
+from fedkin.estimators.base import FederatedEstimator
+from fedkin.federation import Federation
+from fedkin.models import gaussian_mixture as gaussian
+from fedkin.models import regression_mixture as regression
+from fedkin.models.latent_classes import to_posterior
+
+# EM for the weights of a site whose components are given: passes, and when weights stand still.
+WEIGHT_PASSES = 200
+WEIGHT_TOL = 1e-8
+
+
+class FittedMixture(DensityMixin, FederatedEstimator):
+    """What can be done with components, weights and scale once they are there."""
+
+    def predict(self, X, groups=None):
+        """Groups of rows (Gaussian mixtures), or their expected outcome (regressions).
+
+        A site of the fit gets its own components and weights. Any other site, and groups=None after
+        a fit to several sites, gets the population's components, with weights from its own rows
+        (Gaussian mixtures) or the sites' average (regressions: without y rows do not tell).
+        """
+        check_is_fitted(self)
+        if self.family == "gaussian":
+            return self.predict_proba(X, groups=groups).argmax(axis=1)
+        clients, place = self._clients(X, None, groups)
+        weights, components, _ = self._parameters(clients)
+        mixed = np.einsum("mr,mrp->mp", weights, components)[clients.owner]
+        d = clients.n_features
+        expected = np.einsum("nd,nd->n", clients.X, mixed[:, :d])
+        return (expected + mixed[:, d:].sum(axis=1))[place]
+
+    def predict_proba(self, X, y=None, groups=None):
+        """Probability of each group for each row, (n, R).
+
+        For regressions y is needed to tell the groups of rows; without it the rows of a site all
+        have the site's weights.
+        """
+        check_is_fitted(self)
+        clients, place = self._clients(X, y, groups)
+        if self.family == "regression" and clients.y is None:
+            return self._parameters(clients)[0][clients.owner][place]
+        joint = self._log_joint(clients)[place]
+        flat = np.ascontiguousarray(joint.T)[None]
+        to_posterior(flat)
+        return np.ascontiguousarray(flat[0].T)
+
+    def score_samples(self, X, y=None, groups=None):
+        """Log density of each row (of its y given x, for regressions), (n,)."""
+        check_is_fitted(self)
+        clients, place = self._clients(X, y, groups)
+        if self.family == "regression" and clients.y is None:
+            raise ValueError("score_samples of a mixture of regressions needs y")
+        joint = self._log_joint(clients)[place]
+        top = joint.max(axis=1)
+        return top + np.log(np.exp(joint - top[:, None]).sum(axis=1))
+
+    def score(self, X, y=None, groups=None):
+        """Mean log density of the rows; for regressions, R squared of `predict`."""
+        if self.family == "regression":
+            return r2_score(X.y if y is None else y, self.predict(X, groups))
+        return float(self.score_samples(X, groups=groups).mean())
+
+    def _clients(self, X, y, groups) -> tuple[Federation, np.ndarray]:
+        """Rows as a federation, and where in it each row of X stands."""
+        if isinstance(X, Federation):
+            self._rows_and_sites(X, None)
+            return X, np.arange(len(X.X))
+        rows, sites = self._rows_and_sites(X, groups)
+        if y is not None:
+            y = np.asarray(y, dtype=np.float64)
+            if y.shape != (len(rows),):
+                raise ValueError(f"y has shape {y.shape}; X has {len(rows)} rows")
+        clients = Federation.from_groups(rows, sites, y)
+        position = {name: k for k, name in enumerate(clients.names)}
+        owner = np.array([position[str(name)] for name in sites])
+        place = np.empty(len(rows), dtype=np.intp)
+        place[np.argsort(owner, kind="stable")] = np.arange(len(rows))
+        return clients, place
+
+    def _parameters(self, clients: Federation) -> tuple[np.ndarray, np.ndarray, Any]:
+        """Weights (k, R), components (k, R, p) and scale of these sites."""
+        if self._centers is None:
+            raise ValueError("the components stayed at the sites; there is nothing to use here")
+        known = np.array([self._position.get(name, -1) for name in clients.names])
+        known[(known >= 0) & ~self._heard[known]] = -1
+        components = np.tile(self._centers, (len(known), 1, 1))
+        weights = np.full(components.shape[:2], 1.0 / self.n_components)
+        here = known >= 0
+        components[here] = self._components[known[here]]
+        scale = self._scale(known)
+        if hasattr(self, "weights_"):
+            weights[:] = self.weights_[self._heard].mean(axis=0)
+            weights[here] = self.weights_[known[here]]
+        learn = ~here if hasattr(self, "weights_") else np.ones(len(known), dtype=bool)
+        if learn.any() and (self.family == "gaussian" or clients.y is not None):
+            self._learn_weights(clients, weights, components, scale, learn)
+        return weights, components, scale
+
+    def _scale(self, known: np.ndarray) -> Any:
+        if self.family == "gaussian" and self._covariance_type() == "identity":
+            return None
+        name = "sigma_" if self.family == "regression" else "covariance_"
+        scale = getattr(self, name, None)
+        if scale is None:
+            raise ValueError(
+                "the sites' own variances stayed with them; fit with covariance_type='tied' or "
+                "'identity' to use the fit elsewhere"
+            )
+        if self.family == "gaussian" and self.covariance_type == "tied" and scale.ndim == 2:
+            return scale[None]
+        typical = np.median(scale[self._heard], axis=0)
+        own = np.broadcast_to(typical, (len(known), *scale.shape[1:])).copy()
+        own[known >= 0] = scale[known[known >= 0]]
+        return own
+
+    def _learn_weights(self, clients, weights, components, scale, learn) -> None:
+        """Weights of sites (`learn`) that have none here, from their own rows; in place."""
+        model: Any = regression if self.family == "regression" else gaussian
+        intercept = (self.fit_intercept,) if self.family == "regression" else ()
+        rows = model.prepare(clients, *intercept)
+        for _ in range(WEIGHT_PASSES):
+            found = model.expect(rows, model.Parameters(weights, components, scale))
+            new = np.where(learn[:, None], model.maximise_weights(found, weights), weights)
+            moved = np.abs(new - weights).max()
+            weights[:] = new
+            if moved <= WEIGHT_TOL:
+                break
+
+    def _log_joint(self, clients: Federation) -> np.ndarray:
+        parameters = self._parameters(clients)
+        if self.family == "regression":
+            return regression.log_joint(
+                clients, regression.Parameters(*parameters), self.fit_intercept
+            )
+        return gaussian.log_joint(clients, gaussian.Parameters(*parameters))
+
+    def _covariance_type(self) -> str:
+        return getattr(self, "covariance_type", "identity")

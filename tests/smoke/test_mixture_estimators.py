@@ -1,0 +1,196 @@
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.mixture import GaussianMixture
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import fedkin
+from fedkin import TGMM, Federation, FedEM, FedGMM, FedGrEM, LocalEM, PooledEM
+from fedkin.datasets import make_gaussian_mixtures, make_regression_mixtures
+
+SITES = make_gaussian_mixtures(6, 120, 0.5, n_outliers=0, n_components=3, random_state=1)
+REGRESSIONS = make_regression_mixtures(
+    6, 150, 0.3, n_outliers=0, n_components=2, n_features=3, random_state=1
+)
+
+
+@parametrize_with_checks(
+    [FedGrEM(), FedEM(), TGMM(), LocalEM(), PooledEM()],
+)
+def test_scikit_learn_accepts_the_estimator(estimator, check):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        check(estimator)
+
+
+def joined(sim):
+    names = np.array(sim.clients.names)[sim.clients.owner]
+    return sim.clients.X, sim.clients.y, names
+
+
+def agreement(found, truth, n_components):
+    """Share of rows in the right group under the best matching of groups."""
+    from scipy.optimize import linear_sum_assignment
+
+    table = np.zeros((n_components, n_components))
+    np.add.at(table, (found, truth), 1)
+    return table[linear_sum_assignment(-table)].sum() / len(truth)
+
+
+GAUSSIAN = [
+    FedGrEM(3, random_state=0),
+    FedGrEM(3, shrinkage="paper", max_rounds=1000, random_state=0),
+    FedGrEM(3, covariance_type="tied", max_rounds=500, random_state=0),
+    FedGrEM(3, covariance_type="diag", random_state=0),
+    FedGrEM(3, covariance_type="spherical", init="ward", random_state=0),
+    FedEM(3, random_state=0),
+    FedEM(3, average="pooled", random_state=0),
+    TGMM(3, random_state=0),
+    LocalEM(3, random_state=0),
+    LocalEM(3, covariance_type="tied", random_state=0),
+    PooledEM(3, random_state=0),
+]
+
+
+@pytest.mark.parametrize("estimator", GAUSSIAN, ids=str)
+def test_gaussian_faces_agree_about_easy_data(estimator):
+    X, _, names = joined(SITES)
+    fitted = clone(estimator).fit(X, groups=names)
+    assert fitted.means_.shape == (6, 3, 10) and fitted.centers_.shape == (3, 10)
+    np.testing.assert_allclose(fitted.weights_.sum(axis=1), 1.0)
+    own = fitted.predict(X, groups=names)
+    each = [agreement(own[names == n], SITES.labels[names == n], 3) for n in set(names)]
+    assert np.mean(each) > 0.97
+    share = fitted.predict_proba(X, groups=names)
+    np.testing.assert_allclose(share.sum(axis=1), 1.0)
+    np.testing.assert_array_equal(share.argmax(axis=1), own)
+    assert np.isfinite(fitted.score_samples(X, groups=names)).all()
+    assert fitted.score(X, groups=names) > -16
+    text = str(fitted.summary())
+    assert type(fitted).__name__ in text and "rounds" in text
+
+
+@pytest.mark.parametrize("kind", ["identity", "tied", "diag", "spherical"])
+def test_after_joining_a_group_means_the_same_at_every_site(kind):
+    X, _, names = joined(SITES)
+    fitted = FedGrEM(3, covariance_type=kind, max_rounds=500, random_state=0).fit(X, groups=names)
+    assert agreement(fitted.predict(X, groups=names), SITES.labels, 3) > 0.97
+
+
+def test_densities_are_those_of_scikit_learn():
+    X, _, names = joined(SITES)
+    fitted = FedGrEM(3, covariance_type="tied", max_rounds=500, random_state=0).fit(X, groups=names)
+    for k in (0, 3):
+        site = fitted.client_names_[k]
+        other = GaussianMixture(3, covariance_type="tied")
+        other.weights_, other.means_ = fitted.weights_[k], fitted.means_[k]
+        other.covariances_ = fitted.covariance_
+        other.precisions_cholesky_ = np.linalg.cholesky(np.linalg.inv(fitted.covariance_))
+        own = X[names == site]
+        np.testing.assert_allclose(
+            fitted.score_samples(own, groups=[site] * len(own)), other.score_samples(own)
+        )
+        np.testing.assert_allclose(
+            fitted.predict_proba(own, groups=[site] * len(own)),
+            other.predict_proba(own),
+            atol=1e-12,
+        )
+
+
+def test_rows_groups_and_federation_give_the_same_answers_in_the_order_asked():
+    X, _, names = joined(SITES)
+    shuffled = np.random.default_rng(0).permutation(len(X))
+    one = FedGrEM(3, random_state=0).fit(SITES.clients)
+    other = FedGrEM(3, random_state=0).fit(X[shuffled], groups=names[shuffled])
+    np.testing.assert_allclose(one.means_, other.means_, atol=1e-6)
+    by_federation = one.predict_proba(SITES.clients)
+    by_rows = one.predict_proba(X[shuffled], groups=names[shuffled])
+    np.testing.assert_allclose(by_federation[shuffled], by_rows, atol=1e-12)
+    np.testing.assert_allclose(
+        one.score_samples(SITES.clients)[shuffled],
+        one.score_samples(X[shuffled], groups=names[shuffled]),
+    )
+
+
+def test_an_unseen_site_gets_population_components_and_weights_of_its_own_rows():
+    fitted = FedGrEM(3, random_state=0).fit(SITES.clients)
+    rng = np.random.default_rng(0)
+    label = rng.choice(3, p=[0.1, 0.1, 0.8], size=400)
+    X = fitted.centers_[label] + rng.normal(size=(400, 10))
+    share = fitted.predict_proba(X, groups=["new"] * 400)
+    counts = np.bincount(label, minlength=3) / 400
+    # At the maximum of the likelihood over weights, weights are mean responsibilities.
+    np.testing.assert_allclose(share.mean(axis=0), counts, atol=0.01)
+    weights = share.mean(axis=0)
+    other = GaussianMixture(3, covariance_type="spherical")
+    other.weights_, other.means_ = weights, fitted.centers_
+    other.covariances_, other.precisions_cholesky_ = np.ones(3), np.ones(3)
+    np.testing.assert_allclose(share, other.predict_proba(X), atol=1e-6)
+    np.testing.assert_array_equal(fitted.predict(X), fitted.predict(X, groups=["new"] * 400))
+
+
+REGRESSION = [
+    FedGrEM(2, family="regression", random_state=0),
+    FedGrEM(2, family="regression", fit_intercept=True, random_state=0),
+    FedGrEM(2, family="regression", sigma=1.0, shrinkage="paper", max_rounds=1000, random_state=0),
+    FedEM(2, family="regression", random_state=0),
+    FedEM(2, family="regression", average="pooled", random_state=0),
+    FedGMM(2, random_state=0),
+    LocalEM(2, family="regression", random_state=0),
+    PooledEM(2, family="regression", random_state=0),
+]
+
+
+@pytest.mark.parametrize("estimator", REGRESSION, ids=str)
+def test_regression_faces_find_easy_regressions(estimator):
+    X, y, names = joined(REGRESSIONS)
+    fitted = clone(estimator).fit(X, y, groups=names)
+    assert fitted.coef_.shape == (6, 2, 3) and fitted.intercept_.shape == (6, 2)
+    assert fitted.sigma_.shape == (6,)
+    np.testing.assert_allclose(fitted.sigma_, 1.0, atol=0.25)
+    share = fitted.predict_proba(X, y, groups=names)
+    own = share.argmax(axis=1)
+    each = [agreement(own[names == n], REGRESSIONS.labels[names == n], 2) for n in set(names)]
+    assert np.mean(each) > 0.85
+    mixed = np.einsum("mr,mrd->md", fitted.weights_, fitted.coef_)
+    offset = np.einsum("mr,mr->m", fitted.weights_, fitted.intercept_)
+    owner = REGRESSIONS.clients.owner
+    expected = np.einsum("nd,nd->n", X, mixed[owner]) + offset[owner]
+    np.testing.assert_allclose(fitted.predict(X, groups=names), expected)
+    np.testing.assert_allclose(
+        fitted.predict_proba(X[:5], groups=names[:5]), fitted.weights_[owner[:5]]
+    )
+    assert "regressions" in str(fitted.summary())
+
+
+def test_the_summary_says_what_left():
+    adaptive = str(FedGrEM(3, random_state=0).fit(SITES.clients).summary())
+    assert "number of rows in each of its groups can be inferred" in adaptive.replace("\n", " ")
+    paper = FedGrEM(3, shrinkage="paper", max_rounds=1000, random_state=0).fit(SITES.clients)
+    assert "Mixture weights stayed at the sites" in str(paper.summary())
+    assert not {"weights", "variances"} & set(paper.traffic_.bytes_up_by_field)
+    alone = LocalEM(3, random_state=0).fit(SITES.clients)
+    assert set(alone.traffic_.bytes_up_by_field) == {"loglik", "rows"}
+    assert "Nothing but its log likelihood" in str(alone.summary())
+    assert "shares the data" in str(PooledEM(3, random_state=0).fit(SITES.clients).summary())
+
+
+def test_an_odd_site_is_pointed_out():
+    spoilt = make_gaussian_mixtures(10, 120, 0.3, n_outliers=1, random_state=3)
+    for shrinkage in ("adaptive", "paper"):
+        fitted = FedGrEM(5, shrinkage=shrinkage, max_rounds=2000, random_state=0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fitted.fit(spoilt.clients)
+        assert fitted.outlier_score_.argmax() == 9
+        assert f"Unlike the others (outlier score above 4): site '{spoilt.clients.names[9]}'" in (
+            str(fitted.summary()).replace("\n", " ")
+        )
+
+
+def test_names_are_loaded_from_the_package():
+    for name in ("FedGrEM", "FedEM", "FedGMM", "TGMM", "LocalEM", "PooledEM"):
+        assert getattr(fedkin, name).__name__ == name
+    assert isinstance(SITES.clients, Federation)
