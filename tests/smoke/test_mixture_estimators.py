@@ -7,7 +7,7 @@ from sklearn.mixture import GaussianMixture
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import fedkin
-from fedkin import TGMM, Federation, FedEM, FedGMM, FedGrEM, LocalEM, PooledEM
+from fedkin import TGMM, FedEM, Federation, FedGMM, FedGrEM, LocalEM, PooledEM
 from fedkin.datasets import make_gaussian_mixtures, make_regression_mixtures
 
 SITES = make_gaussian_mixtures(6, 120, 0.5, n_outliers=0, n_components=3, random_state=1)
