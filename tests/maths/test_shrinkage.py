@@ -7,7 +7,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 
-from fedkin.shrinkage import belonging, shrink_adaptively, shrink_to_center
+from fedkin.shrinkage import _center_and_spread, belonging, shrink_adaptively, shrink_to_center
 
 # --- oracles -------------------------------------------------------------------------------------
 
@@ -290,17 +290,40 @@ def mean_error(estimates, truth):
 def test_centre_and_spread_solve_their_two_equations(h):
     # an odd number of sites: the median is one of the ratios
     _, estimates, variances = model_draw(h, n_sites=11, n_repeats=30)
-    result = shrink_adaptively(estimates, variances)
-    total = result.between_variance + variances
-    offsets = estimates - result.center
+    by_component = np.moveaxis(estimates, 0, 1), variances.T, np.ones(variances.T.shape, dtype=bool)
+    start = np.median(estimates, axis=0)
+    center, between, _ = _center_and_spread(*by_component, start)
+    total = between + variances
+    offsets = estimates - center
     ratios = (offsets**2).sum(axis=2) / total
-    spread = result.between_variance > 0
+    spread = between > 0
     assert spread.mean() > 0.5
     np.testing.assert_allclose(np.median(ratios, axis=0)[spread], 10, rtol=1e-7)
     assert (np.median(ratios, axis=0)[~spread] <= 10).all()
     pulls = np.minimum(1, (np.sqrt(10) + 1) / np.sqrt(ratios)) / total
     resultant = np.linalg.norm((pulls[..., None] * offsets).sum(axis=0), axis=1)
     assert (resultant <= 1e-9 * (pulls * np.linalg.norm(offsets, axis=2)).sum(axis=0)).all()
+
+
+@pytest.mark.parametrize("h", [0.0, 0.5, 1.0])
+def test_the_refined_spread_is_closer_to_the_truth_than_the_median(h):
+    _, estimates, variances = model_draw(h)
+    by_component = np.moveaxis(estimates, 0, 1), variances.T, np.ones(variances.T.shape, dtype=bool)
+    _, first, _ = _center_and_spread(*by_component, np.median(estimates, axis=0))
+    refined = shrink_adaptively(estimates, variances).between_variance
+    truth = h**2 / 10
+    assert np.abs(refined - truth).mean() < 0.95 * np.abs(first - truth).mean()
+
+
+def test_odd_sites_inflate_the_refined_spread_boundedly():
+    _, estimates, variances = model_draw(0.5)
+    found = []
+    for distance in (1e2, 1e9):
+        spoilt = estimates.copy()
+        spoilt[7:] += distance
+        found.append(shrink_adaptively(spoilt, variances).between_variance)
+    np.testing.assert_allclose(found[0], found[1], rtol=0.05)
+    assert found[1].mean() < 0.1
 
 
 def test_a_typical_site_gets_the_posterior_mean():

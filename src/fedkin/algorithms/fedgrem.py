@@ -16,6 +16,8 @@ Where we differ from the paper
 - The central update is solved to its minimum; the paper's two sweeps (`solver="alternating"`) stop
   short of it, which costs up to a third in error at h = 0.
 - A stopping rule instead of T = 1000. A gradient step that would diverge is halved, and counted.
+- `second_start`: after the local fits every site fits once more from the centres of all and keeps
+  the likelier fit. A site whose own start went astray is repaired; no further field leaves.
 - Mixtures of regressions start from all sites together (`init="federated"`).
 - The noise of the regressions, if not given, is one for all sites: the median site's. Each site's
   own shrinks with its own overfit, which then looks like certainty.
@@ -47,6 +49,7 @@ DEFAULTS: dict[str, Any] = {
     "penalty_decay": 0.1,
     "penalty_constant": 2.0,
     "share_weights": False,
+    "second_start": True,
     "shared_noise": True,
 }
 # Half of the values of a standard normal variable are closer to zero than this.
@@ -130,5 +133,11 @@ FEDGREM = Algorithm(
     program=partial(mixture_desk.program, Desk),
     defaults=DEFAULTS,
     client_settings=mixtures.CLIENT_SETTINGS,
-    steps={**mixtures.START, **mixtures.IMPROVE, **mixtures.SETTLE, **mixture_starts.STEPS},
+    steps={
+        **mixtures.START,
+        **mixtures.START_AGAIN,
+        **mixtures.IMPROVE,
+        **mixtures.SETTLE,
+        **mixture_starts.STEPS,
+    },
 )

@@ -205,9 +205,29 @@ def begin(desk: type[Desk], roster: Roster, settings: Settings) -> Generator[Ask
         if name in replies
     }
     opened.note(Replies(who, {**replies.arrays, **turned}))
-    opened.estimates[~opened.heard] = np.median(opened.estimates[who], axis=0)
+    if settings.get("second_start"):
+        yield from _start_again(opened)
+    opened.estimates[~opened.heard] = np.median(opened.estimates[opened.heard], axis=0)
     opened.shared = opened.estimates.copy()
     return opened
+
+
+def _start_again(desk: Desk) -> Generator[Ask, Replies, None]:
+    """Sites fit once more, also from the median of all; then they are aligned again."""
+    centers = np.median(desk.estimates[desk.heard], axis=0)
+    common = {**desk.common(), "centers": centers}
+    replies = yield Ask(
+        desk.step("start_again"), common, {"order": desk.order}, note="sites fit again"
+    )
+    desk.hear(replies)
+    who = replies.clients
+    aligned = align(desk.estimates[who], desk.settings["align"])
+    order = aligned.permutations
+    desk.order[who], desk.ambiguous[who] = order, aligned.ambiguous
+    for name in ("estimates", "variances", "weights"):
+        table = getattr(desk, name)
+        turn = order[..., None] if table.ndim == 3 else order
+        table[who] = np.take_along_axis(table[who], turn, axis=1)
 
 
 def _from_given(

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from fedkin.models import gaussian_mixture as gaussian
 from fedkin.models import gaussian_mixture_starts as gaussian_starts
 from fedkin.models import regression_mixture as regression
-from fedkin.models.latent_classes import EMPTY_COMPONENT
+from fedkin.models.latent_classes import EMPTY_COMPONENT, best_restart, climb
 from fedkin.protocol import Arrays, Field, Memory, Schema, Settings, Step
 
 Floats = NDArray[np.float64]
@@ -149,6 +149,18 @@ class Family:
         left_out = self.kind == "identity" or (self.kind == "tied" and not own_scale)
         return found.weights, found.means, None if left_out else found.covariance
 
+    def best_of(self, rows, weights, components, scale):
+        """Every site's own EM from several starts (m, S, ...) to the end; the likeliest, (m, ...).
+
+        A scale common to all is where each site's own begins; its end is left out again.
+        """
+        given = self.parameters(weights, components, scale)
+        step: Any = gaussian.em_step
+        if self.regression:
+            step = partial(regression.em_step, learn_sigma=self.settings["sigma"] is None)
+        ended = climb(rows, given, step, self.settings["local_max_iter"], LOCAL_TOL)
+        return tuple(best_restart(ended).parameters)
+
     def expect(self, rows, weights, components, scale):
         """The E-step."""
         model = regression if self.regression else gaussian
@@ -249,6 +261,8 @@ def prepare(clients, settings):
 
 # A variance that stands for "this site knows nothing of this component": infinity may not travel.
 UNKNOWN_VARIANCE = 1e90
+# A local fit ends when a row's mean log likelihood gains less than this.
+LOCAL_TOL = 1e-6
 
 
 def start(fields, clients, cache, settings, common, personal, memory, keys):
@@ -256,9 +270,45 @@ def start(fields, clients, cache, settings, common, personal, memory, keys):
     family = Family(settings)
     weights, components, scale = family.alone(cache, keys)
     found = family.expect(cache, weights, components, scale)
-    new = {"weights": weights, "first_weights": weights, "halvings": np.zeros(len(weights))}
+    new = {
+        "weights": weights,
+        "first_weights": weights,
+        "components": components,
+        "halvings": np.zeros(len(weights)),
+    }
     if scale is not None:
         new["scale"] = scale
+    reply = {"components": components, "rows": cache.sizes.astype(float)}
+    return _picked(fields, reply, family, cache, found, components, scale, new), new
+
+
+def start_again(fields, clients, cache, settings, common, personal, memory, keys):
+    """Fit alone once more, also from the sites' common centres; the likelier fit counts.
+
+    A site whose own start went astray finds its groups with everybody's help; one that is
+    different stays different, because its own likelihood decides.
+    """
+    family = Family(settings)
+    centers = np.broadcast_to(common["centers"], (len(clients), *common["centers"].shape))
+    personal = {**personal, "components": centers, "weights": centers[:, 0, :0]}
+    memory, scale = _remembered(family, cache, common, personal, memory)
+    own = memory.get("components", centers)
+    own = np.take_along_axis(own, personal["order"][..., None], axis=1)
+    equal = np.full(centers.shape[:2], 1.0 / centers.shape[1])
+    twice = None
+    if scale is not None:
+        full = np.broadcast_to(scale, (len(clients), *scale.shape[1:]))
+        twice = np.stack([full, full], axis=1)
+    weights, components, found_scale = family.best_of(
+        cache,
+        np.stack([memory["weights"], equal], axis=1),
+        np.stack([own, centers], axis=1),
+        twice,
+    )
+    new = {**memory, "weights": weights, "first_weights": weights, "components": components}
+    if "scale" in memory:
+        new["scale"] = scale = found_scale
+    found = family.expect(cache, weights, components, scale)
     reply = {"components": components, "rows": cache.sizes.astype(float)}
     return _picked(fields, reply, family, cache, found, components, scale, new), new
 
@@ -398,6 +448,13 @@ NOISE = Field(("z",), "noise at which a site without its own begins; empty if no
 COMMON = {"covariance": COVARIANCE, "noise": NOISE}
 
 START = variants(start, "start", {"components": COMPONENTS, "rows": ROWS})
+START_AGAIN = variants(
+    start_again,
+    "start_again",
+    {"components": COMPONENTS, "rows": ROWS},
+    common={**COMMON, "centers": COMPONENTS},
+    personal={"order": ORDER},
+)
 IMPROVE = variants(
     improve,
     "improve",

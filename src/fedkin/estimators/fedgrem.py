@@ -35,6 +35,9 @@ class FedGrEM(MixtureEstimator):
         on real data. "federated": shared coefficients from all sites with a spare component
         (regressions). "auto": "federated" for regressions, else "kmeans++". An array has the
         intercept last.
+    second_start : "auto" or bool
+        After the local fits, every site fits once more from the centres of all and keeps the
+        likelier fit: repairs sites whose own start went astray. "auto": with "adaptive".
     align : "auto" or a method of `fedkin.alignment.align`
     step : "auto", "em" or "gradient"
         A site's part of a round; "auto" is "em" for "adaptive", "gradient" for "paper".
@@ -76,6 +79,7 @@ class FedGrEM(MixtureEstimator):
         covariance_type="identity",
         shrinkage="adaptive",
         init="auto",
+        second_start="auto",
         align="auto",
         n_restarts=10,
         step="auto",
@@ -102,6 +106,7 @@ class FedGrEM(MixtureEstimator):
         self.covariance_type = covariance_type
         self.shrinkage = shrinkage
         self.init = init
+        self.second_start = second_start
         self.align = align
         self.n_restarts = n_restarts
         self.step = step
@@ -127,10 +132,13 @@ class FedGrEM(MixtureEstimator):
         super()._check_parameters()
         check_choice("shrinkage", self.shrinkage, ("adaptive", "paper"))
         check_choice("step", self.step, ("auto", "em", "gradient"))
+        check_choice("second_start", self.second_start, ("auto", True, False))
         check_choice("solver", self.solver, ("exact", "alternating"))
 
     def _settings(self, federation) -> dict[str, Any]:
         settings = super()._settings(federation)
         if self.step == "auto":
             settings["step"] = "gradient" if self.shrinkage == "paper" else "em"
+        if self.second_start == "auto":
+            settings["second_start"] = self.shrinkage == "adaptive"
         return settings
