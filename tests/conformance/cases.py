@@ -21,6 +21,7 @@ class Case:
     pooled : settings and an oracle (X, y) -> {name: array}: what identical clients must give
     make : the federation, from a number of clients and a seed
     variant : tells rows of the same algorithm apart
+    gaps : rounds in which clients may be missing
     start_counts : what a client that missed the start would have sent changes the end
     """
 
@@ -31,6 +32,7 @@ class Case:
     shared: tuple[str, ...]
     make: Callable[[int, int], Federation] | None = None
     variant: str = ""
+    gaps: range = range(3, 6)
     start_counts: bool = False
 
     def federation(self, n_clients: int = 7, seed: int = 0) -> Federation:
@@ -198,6 +200,7 @@ MIXTURE_CASES = (
         _likelihood_of_gaussians,
         ("loglik",),
         grouped_federation,
+        gaps=range(1, 2),
     ),
 )
 
