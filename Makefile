@@ -36,10 +36,13 @@ test: lint
 # Full-size runs behind the promises; results are CSV files beside the scripts.
 accept: .venv/installed-dev
 	$(BIN)/python benchmarks/accept/fmlr.py
+	$(BIN)/python benchmarks/accept/fedgrem.py
 
 bench: .venv/installed-bench
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/fmlr.py
+	$(BIN)/python benchmarks/mixture_rounds.py
+	$(BIN)/python benchmarks/mixture_fit.py
 
 clean:
 	rm -rf .venv report.html .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,80 @@
+import numpy as np
+import pytest
+
+from fedkin import TGMM, FedEM, Federation, FedGMM, FedGrEM, LocalEM, PooledEM
+from fedkin.datasets import make_gaussian_mixtures
+from fedkin.engines import InProcess
+
+SITES = make_gaussian_mixtures(3, 30, n_outliers=0, n_components=2, n_features=3).clients
+GROUPS = np.array(SITES.names)[SITES.owner]
+WITH_Y = Federation.from_groups(SITES.X, GROUPS, SITES.X.sum(axis=1))
+
+
+@pytest.mark.parametrize(
+    ("estimator", "message"),
+    [
+        (FedGrEM(2, family="poisson"), "family must be one of"),
+        (FedGrEM(2, covariance_type="full"), "covariance_type must be one of"),
+        (FedGrEM(2, shrinkage="none"), "shrinkage must be one of"),
+        (FedGrEM(2, init="random"), "init must be one of"),
+        (FedGrEM(2, init="federated"), "is for family='regression'"),
+        (FedGrEM(2, init=np.zeros((3, 3))), r"init has shape \(3, 3\); expected \(2, 3\)"),
+        (FedGrEM(0), "n_components must be at least 1"),
+        (FedGrEM(31), "needs a site with at least as many rows"),
+        (FedGrEM(2, n_restarts=0), "n_restarts must be at least 1"),
+        (FedGrEM(2, sigma=-1.0), "sigma must be positive"),
+        (FedGrEM(2, fraction=0.0), "fraction must be above 0"),
+        (FedGrEM(2, batch_size=0), "batch_size must be at least 1"),
+        (FedGrEM(2, local_steps=0), "local_steps must be at least 1"),
+        (FedGrEM(2, clip=0.0), "clip must be positive"),
+        (FedGrEM(2, step="newton"), "step must be one of"),
+        (FedGrEM(2, solver="sgd"), "solver must be one of"),
+        (FedGrEM(2, second_start="maybe"), "second_start must be one of"),
+        (FedGrEM(2, family="regression"), "requires y to be passed"),
+        (FedEM(2, average="median"), "average must be one of"),
+        (FedEM(2, average="pooled", local_steps=2), "one M-step of all rows"),
+        (FedGMM(2, family="gaussian"), "For Gaussian mixtures use FedEM, TGMM or FedGrEM"),
+        (FedGMM(2, n_input_components=0), "n_input_components must be at least 1"),
+        (TGMM(2, family="regression"), "use FedEM, FedGMM or FedGrEM"),
+        (TGMM(2, source_weight=-1.0), "source_weight must not be negative"),
+        (LocalEM(2, init=np.zeros((2, 3))), "every site finds its own start"),
+        (LocalEM(2, step="newton"), "step must be one of"),
+    ],
+    ids=str,
+)
+def test_bad_arguments_are_named(estimator, message):
+    with pytest.raises(ValueError, match=message):
+        estimator.fit(SITES.X, groups=GROUPS)
+
+
+@pytest.mark.parametrize("name", ["tgmm", "fedgmm"])
+def test_the_algorithms_themselves_refuse_the_other_family(name):
+    from fedkin.algorithms import algorithm
+
+    family = "regression" if name == "tgmm" else "gaussian"
+    with pytest.raises(ValueError, match="FedEM"):
+        InProcess().run(algorithm(name), {"family": family}, WITH_Y, 0)
+
+
+def test_pooled_rows_need_the_data_here():
+    class Elsewhere:
+        pass
+
+    with pytest.raises(ValueError, match="brings all rows to one place"):
+        PooledEM(2).fit()
+    with pytest.raises(ValueError, match="For data that stay at the sites use FedGrEM"):
+        PooledEM(2, engine=Elsewhere()).fit(SITES)
+
+
+def test_wrong_shapes_in_use_are_named():
+    fitted = FedGrEM(2, random_state=0).fit(SITES)
+    with pytest.raises(ValueError, match="groups must name a site for each"):
+        fitted.predict(SITES.X, groups=GROUPS[:-1])
+    with pytest.raises(ValueError, match="the fit had 3 features"):
+        fitted.predict(make_gaussian_mixtures(2, 20, n_outliers=0).clients)
+    regression = FedGrEM(1, family="regression", random_state=0)
+    regression.fit(SITES.X, SITES.X.sum(axis=1) + GROUPS.astype("U1").view(np.uint32), GROUPS)
+    with pytest.raises(ValueError, match="needs y"):
+        regression.score_samples(SITES.X, groups=GROUPS)
+    with pytest.raises(ValueError, match="y has shape"):
+        regression.predict_proba(SITES.X, np.zeros(3), groups=GROUPS)

@@ -1,0 +1,98 @@
+"""Empty, tiny, constant, far and contradictory sites beside ordinary ones."""
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+
+from fedkin import TGMM, FedEM, Federation, FedGMM, FedGrEM, LocalEM
+from fedkin.estimators.mixtures import AmbiguousWarning, StepHalvedWarning
+
+CENTERS = np.array([[4.0, 0.0, 0.0], [0.0, 4.0, 0.0], [0.0, 0.0, 4.0]])
+COEF = np.array([[5.0, 0.0, 0.0], [0.0, 5.0, 0.0], [0.0, 0.0, -5.0]])
+
+
+def odd_mix(seed=0):
+    """Ordinary sites and, beside them, every kind of discordant one."""
+    rng = np.random.default_rng(seed)
+
+    def site(n, groups=(0, 1, 2)):
+        label = rng.choice(groups, size=n)
+        X = CENTERS[label] + rng.normal(size=(n, 3))
+        return X, (X * COEF[label]).sum(axis=1) + 0.3 * rng.normal(size=n)
+
+    clients = {f"s{k}": site(int(rng.integers(60, 90))) for k in range(6)}
+    clients["one row"] = site(1)
+    clients["two rows"] = site(2)
+    clients["one group"] = site(50, groups=(1,))
+    clients["constant"] = (np.ones((20, 3)), np.ones(20))
+    clients["empty"] = (np.empty((0, 3)), np.empty(0))
+    return Federation.from_clients(clients)
+
+
+SITES = odd_mix()
+ESTIMATORS = [
+    FedGrEM(3, random_state=0),
+    FedGrEM(3, covariance_type="tied", random_state=0),
+    FedGrEM(3, covariance_type="diag", random_state=0),
+    FedGrEM(3, covariance_type="spherical", init="ward", random_state=0),
+    FedGrEM(3, shrinkage="paper", random_state=0),
+    FedGrEM(3, share_weights=True, random_state=0),
+    FedGrEM(3, family="regression", random_state=0),
+    FedEM(3, random_state=0),
+    FedEM(3, average="pooled", random_state=0),
+    FedEM(3, family="regression", random_state=0),
+    TGMM(3, random_state=0),
+    FedGMM(3, random_state=0),
+    LocalEM(3, random_state=0),
+]
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=str)
+def test_discordant_sites_are_coped_with(estimator):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for kind in (ConvergenceWarning, AmbiguousWarning, StepHalvedWarning):
+            warnings.simplefilter("ignore", kind)
+        fitted = estimator.fit(SITES)
+    assert {r.site for r in fitted.refusals_} == {"empty"}
+    components = fitted.means_ if estimator.family == "gaussian" else fitted.coef_
+    assert np.isfinite(components).all() and np.isfinite(fitted.weights_).all()
+    np.testing.assert_allclose(fitted.weights_.sum(axis=1), 1.0)
+    answers = fitted.predict(np.ones((3, 3)), groups=["empty", "one row", "never seen"])
+    assert np.isfinite(answers).all()
+    assert "empty" in str(fitted.summary())
+
+
+def test_a_site_with_one_group_splits_it_is_named_and_misleads_nobody():
+    """Its own likelihood prefers three parts of one group to one group and two empty ones."""
+    with pytest.warns(AmbiguousWarning, match="'one group'"):
+        fitted = FedGrEM(3, random_state=0).fit(SITES)
+    assert fitted.ambiguous_[list(fitted.client_names_).index("one group")]
+    distance = np.linalg.norm(fitted.centers_[:, None] - CENTERS, axis=-1)
+    assert sorted(distance.argmin(axis=0)) == [0, 1, 2]
+    assert distance.min(axis=0).max() < 0.5
+
+
+def test_sites_whose_groups_cannot_be_matched_are_named():
+    rng = np.random.default_rng(0)
+    clients = {f"s{k}": CENTERS[rng.choice(3, 60)] + rng.normal(size=(60, 3)) for k in range(6)}
+    # Three groups on the diagonal: as far from one centre as from another.
+    clients["other"] = rng.choice([-30.0, 0.0, 30.0], size=(60, 1)) + rng.normal(size=(60, 3))
+    with pytest.warns(AmbiguousWarning, match="site 'other' another matching"):
+        fitted = FedGrEM(3, random_state=0).fit(Federation.from_clients(clients))
+    assert list(fitted.client_names_[fitted.ambiguous_]) == ["other"]
+    assert "Groups could be matched otherwise at: site 'other'" in str(fitted.summary())
+
+
+def test_not_settling_and_halved_steps_are_said():
+    with pytest.warns(ConvergenceWarning, match="did not settle within max_rounds=1"):
+        FedGrEM(3, max_rounds=1, random_state=0).fit(SITES.take(np.arange(6)))
+    wide = SITES.take(np.arange(6))
+    wide = Federation.from_groups(
+        wide.X * [50.0, 1.0, 1.0], np.array(wide.names)[wide.owner], wide.y
+    )
+    model = FedGrEM(3, family="regression", shrinkage="paper", max_rounds=5, random_state=0)
+    with pytest.warns(StepHalvedWarning, match="lower step_constant"):
+        model.fit(wide)

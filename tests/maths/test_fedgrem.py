@@ -1,0 +1,288 @@
+"""FedGrEM and rivals against what they must reduce to, and against bad sites."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.optimize import linear_sum_assignment
+
+from fedkin.algorithms import algorithm
+from fedkin.datasets import make_gaussian_mixtures, make_regression_mixtures
+from fedkin.datasets.fedgrem import DATA_ATTACKS, MESSAGE_ATTACKS
+from fedkin.engines import InProcess
+from fedkin.federation import Federation
+from fedkin.models import gaussian_mixture as gaussian
+
+TIGHT = {"tol": 1e-11, "max_rounds": 3000}
+KINDS = ("identity", "spherical", "diag", "tied")
+
+
+def run(name, clients, seed=0, **settings):
+    return InProcess().run(algorithm(name), settings, clients, seed)
+
+
+def errors(found, truth):
+    """Distances to the true components under the best matching of each site, (m, R)."""
+    distance = np.linalg.norm(found[:, :, None] - truth[:, None], axis=-1)
+    return np.array([table[linear_sum_assignment(table)] for table in distance])
+
+
+def small(h=0.5, seed=0, **options):
+    options = {"n_clients": 8, "n_rows": 80, "n_components": 3, "n_features": 4, **options}
+    return make_gaussian_mixtures(
+        heterogeneity=h, n_outliers=options.pop("n_outliers", 0), random_state=seed, **options
+    )
+
+
+# --- what it must reduce to ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shrinkage", ["adaptive", "paper"])
+def test_one_client_equals_local_em(kind, shrinkage):
+    clients = small().clients.take([2])
+    options = {"n_components": 3, "covariance_type": kind}
+    joined = run("fedgrem", clients, shrinkage=shrinkage, **options, **TIGHT)
+    alone = run("local_em", clients, tol=1e-13, **options)
+    distance = errors(joined.result["components"], alone.memories["components"])
+    assert distance.max() < 1e-5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_identical_clients_equal_one_client(kind):
+    X = small().clients.client(1)[0]
+    start = small().centers
+    options = {"n_components": 3, "covariance_type": kind, "init": start, **TIGHT}
+    one = run("fedgrem", Federation.from_clients([X]), **options)
+    four = run("fedgrem", Federation.from_clients([X] * 4), **options)
+    for k in range(4):
+        np.testing.assert_allclose(
+            four.result["components"][k], one.result["components"][0], atol=1e-7
+        )
+    np.testing.assert_allclose(four.result["between_variance"], 0.0, atol=1e-12)
+
+
+def test_zero_penalty_is_local_and_infinite_penalty_is_shared():
+    clients = small(1.0).clients
+    options = {"n_components": 3, "shrinkage": "paper", "second_start": False, **TIGHT}
+    none = run("fedgrem", clients, penalty_start=0.0, penalty_constant=0.0, **options)
+    alone = run("local_em", clients, n_components=3, tol=1e-13)
+    assert errors(none.result["components"], alone.memories["components"]).max() < 1e-5
+    all_of_it = run("fedgrem", clients, penalty_constant=1e12, **options)
+    spread = np.ptp(all_of_it.result["components"], axis=0)
+    assert spread.max() < 1e-9
+    np.testing.assert_allclose(all_of_it.result["components"][0], all_of_it.result["centers"])
+
+
+def test_an_infinite_penalty_is_fedems_mean_of_equal_sites():
+    clients = small(1.0).clients
+    options = {"n_components": 3, "init": small().centers, **TIGHT}
+    shrunk = run("fedgrem", clients, shrinkage="paper", penalty_constant=1e12, **options)
+    averaged = run("fedem", clients, average="plain", **options)
+    np.testing.assert_allclose(shrunk.result["centers"], averaged.result["centers"], atol=1e-7)
+
+
+def test_fedem_pooled_is_em_on_all_rows_with_weights_of_the_sites():
+    """By hand: E-step with every site's weights, M-step over all rows."""
+    clients = small(1.0).clients
+    found = run(
+        "fedem", clients, n_components=3, average="pooled", init=small().centers, **TIGHT
+    ).result["centers"]
+    means, weights = small().centers, np.full((8, 3), 1 / 3)
+    for _ in range(300):
+        joint = gaussian.log_joint(clients, gaussian.Parameters(weights, np.tile(means, (8, 1, 1))))
+        share = np.exp(joint - np.logaddexp.reduce(joint, axis=1, keepdims=True))
+        weights = np.array([share[clients.owner == k].mean(axis=0) for k in range(8)])
+        means = share.T @ clients.X / share.sum(axis=0)[:, None]
+    np.testing.assert_allclose(found, means, atol=1e-7)
+
+
+def test_tgmm_solves_its_equation():
+    clients = small(1.0).clients
+    start = small().components
+    found = run("tgmm", clients, n_components=3, init=start, **TIGHT)
+    first = _m_step(clients, start, 30)
+    final = _m_step(clients, found.result["components"], 3000)
+    others = first.sum(axis=0) - first
+    expected = (final + 0.4 * others) / (1 + 0.4 * 7)
+    np.testing.assert_allclose(found.result["components"], expected, atol=1e-7)
+
+
+def _m_step(clients, means, n_weights):
+    """Means after weights have been found to given means in so many passes."""
+    rows, weights = gaussian.prepare(clients), np.full(means.shape[:2], 1 / means.shape[1])
+    for _ in range(n_weights):
+        found = gaussian.expect(rows, gaussian.Parameters(weights, means))
+        weights = gaussian.maximise_weights(found, weights)
+    found = gaussian.expect(rows, gaussian.Parameters(weights, means))
+    return gaussian.maximise_means(found, means)
+
+
+# --- invariances ---------------------------------------------------------------------------------
+
+
+def test_relabelling_a_clients_start_changes_only_the_labels():
+    sim = small(0.5)
+    options = {"n_components": 3, **TIGHT}
+    one = run("fedgrem", sim.clients, init=sim.components, **options).result
+    turned = run("fedgrem", sim.clients, init=sim.components[:, [2, 0, 1]], **options).result
+    np.testing.assert_allclose(one["components"][:, [2, 0, 1]], turned["components"], atol=1e-8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shifting_all_data_shifts_the_components(kind):
+    clients = small(0.5).clients
+    moved = replace(clients, X=clients.X + 100.0)
+    options = {"n_components": 3, "covariance_type": kind, "tol": 1e-10, "max_rounds": 3000}
+    one, other = (run("fedgrem", c, **options).result["components"] for c in (clients, moved))
+    assert errors(other - 100.0, one).max() < 1e-5
+
+
+def test_a_tied_fit_does_not_depend_on_the_units():
+    clients = small(0.5).clients
+    units = np.array([0.2, 1.0, 5.0, 20.0])
+    scaled = replace(clients, X=clients.X * units)
+    options = {"n_components": 3, "covariance_type": "tied", "tol": 1e-10, "max_rounds": 3000}
+    one, other = (run("fedgrem", c, **options).result["components"] for c in (clients, scaled))
+    assert errors(other / units, one).max() < 1e-5
+
+
+def test_sites_in_an_order_of_their_own_are_told_ours_until_they_answer():
+    """A site away in the rounds after the start still ends in the common order."""
+    clients = small(0.3).clients
+    whole = run("fedgrem", clients, n_components=3, **TIGHT)
+    away = clients.names[4]
+    gaps = InProcess(absent=lambda number, names: [away] if 2 <= number <= 4 else []).run(
+        algorithm("fedgrem"), {"n_components": 3, **TIGHT}, clients, 0
+    )
+    order = errors_order(gaps.result["centers"], whole.result["centers"])
+    np.testing.assert_allclose(
+        gaps.result["components"][:, order], whole.result["components"], atol=1e-5
+    )
+    np.testing.assert_allclose(
+        gaps.memories["weights"][:, order], whole.memories["weights"], atol=1e-5
+    )
+
+
+def errors_order(found, truth):
+    distance = np.linalg.norm(found[:, None] - truth[None], axis=-1)
+    return linear_sum_assignment(distance.T)[1]
+
+
+# --- what it is for ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("h", [0.0, 1.0, 4.0])
+def test_joining_is_not_worse_than_staying_alone(h):
+    joined, alone = [], []
+    for seed in range(4):
+        sim = make_gaussian_mixtures(heterogeneity=h, random_state=seed)
+        good = ~sim.outlier
+        found = run("fedgrem", sim.clients, seed, n_components=5)
+        local = run("local_em", sim.clients, seed, n_components=5)
+        joined.append(errors(found.result["components"][good], sim.components[good]).mean())
+        alone.append(errors(local.memories["components"][good], sim.components[good]).mean())
+    assert np.mean(joined) <= 1.02 * np.mean(alone)
+    if h == 0.0:
+        assert np.mean(joined) < 0.4 * np.mean(alone)
+
+
+def test_a_second_start_repairs_sites_whose_own_went_astray():
+    sim = make_gaussian_mixtures(heterogeneity=0.5, n_outliers=0, random_state=0)
+    options = {"n_components": 5, "n_restarts": 1}
+    astray = run("fedgrem", sim.clients, second_start=False, **options).result["components"]
+    repaired = run("fedgrem", sim.clients, second_start=True, **options).result["components"]
+    assert errors(astray, sim.components).max() > 2.0
+    assert errors(repaired, sim.components).max() < 0.9
+
+
+def _bad_messages(attack, bad):
+    plain = algorithm("fedgrem")
+
+    def spoilt(step):
+        def function(clients, *rest):
+            reply, memory = step.function(clients, *rest)
+            who = [k for k, name in enumerate(clients.names) if name in bad]
+            if "components" in reply:
+                reply = {**reply, "components": attack(reply["components"], who, 0)}
+            return reply, memory
+
+        return replace(step, function=function)
+
+    return replace(plain, steps={name: spoilt(step) for name, step in plain.steps.items()})
+
+
+@pytest.mark.parametrize("kind", [*DATA_ATTACKS, *MESSAGE_ATTACKS])
+def test_three_of_ten_bad_sites_do_little_harm(kind):
+    sim = make_gaussian_mixtures(heterogeneity=0.5, n_outliers=0, random_state=2)
+    clients, bad, used = sim.clients, [7, 8, 9], algorithm("fedgrem")
+    if kind in DATA_ATTACKS:
+        clients = DATA_ATTACKS[kind](clients, bad, 0)
+    else:
+        used = _bad_messages(MESSAGE_ATTACKS[kind], {clients.names[k] for k in bad})
+    found = InProcess().run(used, {"n_components": 5}, clients, 0)
+    assert errors(found.result["components"][:7], sim.components[:7]).max() < 0.95
+    if kind == "messages of NaN":
+        assert {r.site for r in found.refusals} == {clients.names[k] for k in bad}
+
+
+def test_regressions_are_found_from_the_federated_start():
+    sim = make_regression_mixtures(heterogeneity=0.0, random_state=0)
+    good = ~sim.outlier
+    found = run(
+        "fedgrem", sim.clients, n_components=5, family="regression", init="federated", n_restarts=8
+    )
+    assert errors(found.result["components"][good], sim.components[good]).max() < 0.75
+    assert found.result["noise"][0] == pytest.approx(1.0, abs=0.1)
+
+
+def test_clipping_bounds_what_contaminated_rows_do():
+    from fedkin.datasets.fedgrem import contaminated_rows
+
+    sim = small(0.3, n_rows=200)
+    spoilt = contaminated_rows(sim.clients, 0.05, 0)
+    options = {"n_components": 3, "init": sim.centers}
+    plain = run("fedgrem", spoilt, **options).result["components"]
+    clipped = run("fedgrem", spoilt, clip=3.0, **options).result["components"]
+    assert errors(clipped, sim.components).max() < 0.5 * errors(plain, sim.components).max()
+
+
+def test_a_threshold_takes_small_coordinates_to_zero():
+    sim = small(0.0)
+    found = run("fedgrem", sim.clients, n_components=3, threshold=0.4).result["components"]
+    plain = run("fedgrem", sim.clients, n_components=3).result["components"]
+    assert np.abs(found).min() < 1e-9 < 1e-4 < np.abs(plain).min()
+
+
+def test_a_step_that_would_diverge_is_halved_and_counted():
+    sim = make_regression_mixtures(5, 150, 0.1, n_outliers=0, n_components=2, n_features=3)
+    wide = replace(sim.clients, X=sim.clients.X * [30.0, 1.0, 1.0])
+    found = run(
+        "fedgrem",
+        wide,
+        n_components=2,
+        family="regression",
+        shrinkage="paper",
+        step="gradient",
+        init="federated",
+        max_rounds=50,
+    )
+    assert (found.result["halvings"] > 0).all()
+    assert np.isfinite(found.result["components"]).all()
+
+
+def test_shared_weights_are_closer_to_each_other_and_leave():
+    sim = small(0.0, n_rows=40)
+    own = run("fedgrem", sim.clients, n_components=3, init=sim.centers)
+    shared = run("fedgrem", sim.clients, n_components=3, init=sim.centers, share_weights=True)
+    assert "weights" in shared.traffic.bytes_up_by_field
+    assert "weights" not in own.traffic.bytes_up_by_field
+    np.testing.assert_allclose(shared.memories["weights"].sum(axis=1), 1.0)
+
+
+def test_mini_batches_and_fractions_come_close():
+    sim = small(0.3, n_rows=400, n_clients=6)
+    whole = run("fedgrem", sim.clients, n_components=3).result["components"]
+    for options in ({"batch_size": 200, "max_rounds": 30}, {"fraction": 0.5}, {"local_steps": 3}):
+        found = run("fedgrem", sim.clients, n_components=3, **options).result["components"]
+        assert errors(found, whole).max() < 0.5
