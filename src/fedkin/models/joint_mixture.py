@@ -61,6 +61,12 @@ def log_pairs(X: Floats, Z: Floats, y: Floats, weights: Floats, shared: Shared) 
 
 def expect(X: Floats, Z: Floats, y: Floats, weights: Floats, shared: Shared) -> Sums:
     """The E-step of one site."""
+    if not len(X):
+        d, size = X.shape[1], Z.shape[1] + 1
+        moments, packed = (len(shared.centers), 1 + d + d * d), size * (size + 1) // 2 + 1
+        return Sums(
+            np.zeros_like(weights), np.zeros(moments), np.zeros((len(shared.coef), packed)), 0.0
+        )
     joint = log_pairs(X, Z, y, weights, shared)
     top = joint.max(axis=(1, 2), keepdims=True)
     joint = np.exp(joint - top)
