@@ -13,6 +13,10 @@ Where we differ from the paper
   same whatever n is, and any n >= 1 will do, also n < d.
 - `share="statistics"`: the statistics travel once and EM runs at the server: one round.
   `share="sums"`: the paper's rounds, responsibility-weighted sums each time.
+- Sites may miss rounds or answer in turns (`fraction`): a site's last reply stands until its next
+  (incremental EM), and likelihoods are scaled to all rows before they are compared.
+- A site that sends statistics no rows can give is left out from then on and reported
+  (`implausible`). Lies that rows could give are not seen.
 - A start from scratch with restarts side by side in one Ask; the paper assumes one near the truth.
 - `robust`: one more group, the null model with large heavy-tailed variance, takes clients that no
   regression explains; clients of a scale of their own stay out of the start.
@@ -30,6 +34,8 @@ from fedkin.algorithms import fmlr_starts as starts
 from fedkin.federation import Federation
 from fedkin.models.grouped_regression import (
     IDENTIFIED_CLIENTS,
+    SMALLEST_NOISE_SHARE,
+    SMALLEST_VARIANCE,
     Noise,
     Parameters,
     Totals,
@@ -40,7 +46,14 @@ from fedkin.models.grouped_regression import (
     noise_density,
     responsibilities,
 )
-from fedkin.models.least_squares import n_coefficients, packed_statistics, solve
+from fedkin.models.least_squares import (
+    POSSIBLE_SLACK,
+    n_coefficients,
+    n_statistics,
+    packed_statistics,
+    possible,
+    solve,
+)
 from fedkin.protocol import (
     DEFAULT_BOUND,
     Algorithm,
@@ -77,6 +90,12 @@ DEFAULTS: dict[str, Any] = {
 # A client whose outcome spreads more than this many times the median client's has a scale of its
 # own: it counts as just so wide when the scale is set and, with `robust`, stays out of the start.
 OWN_SCALE = 1e2
+# A site's last reply stands for so many times the rounds in which everybody is asked once. A site
+# lost for good must not hold on for ever to groups it was given when nobody knew any.
+STANDING_TURNS = 5
+# Numbers of weighted sums compared at once; they stay in cache.
+SUMS_IN_CACHE = 1 << 16
+NOBODY_POSSIBLE = "no site sent statistics that rows can give; look at the sites"
 
 # ------------------------------------------------------------------ what leaves a client
 
@@ -190,60 +209,89 @@ def program(roster: Roster, settings: Settings) -> Program:
     rng = np.random.default_rng([roster.seed, 0xF31A])
     source = (_AtServer if settings["share"] == "statistics" else _AtSites)(roster, settings, rng)
     yield from source.open()
+    if not source.n_sites:
+        raise ValueError(NOBODY_POSSIBLE)
     most = min(settings["max_components"], source.n_sites)
     wanted = settings["n_components"]
     candidates = range(1, most + 1) if wanted is None else [wanted]
     fits: list[_Fit] = []
     for n_components in candidates:
         fits += [(yield from _fit(source, n_components, settings))]
-    curve = np.array([[fit.parameters.coef.shape[1], fit.loglik, fit.bic] for fit in fits])
-    best = fits[int(np.argmin(curve[:, 2]))]
+    curve = np.array([fit.criterion(source.n_rows) for fit in fits])
+    chosen = int(np.argmin(curve[:, 2]))
+    best = fits[chosen]
     if isinstance(settings["init"], str):
-        best = best._replace(parameters=_by_weight(best.parameters))
+        best = _by_weight(best)
     sites = yield from source.settle(best.parameters)
-    return _result(best, curve, source, sites)
+    return _result(best, curve, chosen, source, sites)
 
 
 class _Fit(NamedTuple):
+    """A fit of K components; the likelihood is per row, because who is heard may differ."""
+
     parameters: Parameters
-    loglik: float
-    bic: float
+    counts: Floats
+    loglik_per_row: float
+    n_free: int
     converged: bool
     history: Floats
+
+    def criterion(self, n_rows: float) -> tuple[int, float, float]:
+        """Number of components, log likelihood of all rows, BIC."""
+        loglik = self.loglik_per_row * n_rows
+        bic = -2 * loglik + self.n_free * np.log(n_rows)
+        return self.parameters.coef.shape[1], loglik, bic
 
 
 def _fit(source: _AtServer | _AtSites, n_components: int, settings: Settings) -> Server:
     """EM from every start side by side; the likeliest end."""
     parameters = yield from _start(source, n_components, settings)
-    parameters, history, converged = yield from _improve(source, parameters, settings)
-    totals = yield from source.expect(parameters, 1.0)
-    best = int(np.nanargmax(totals.loglik))
+    source.begin()
+    parameters, history, settled = yield from _improve(source, parameters, settings)
+    totals = yield from source.expect(parameters, np.arange(len(parameters.coef)), 1.0)
+    per_row = _per_row(totals)
+    best = int(np.nanargmax(per_row))
     final = Parameters(*(part[best : best + 1] for part in parameters))
     d = final.coef.shape[-1]
     free = n_components * d + (settings["sigma"] is None)
     free += final.weights.shape[1] - 1 if settings["weights"] is None else 0
-    loglik = float(totals.loglik[best])
-    bic = -2 * loglik + free * np.log(source.n_rows)
-    return _Fit(final, loglik, bic, bool(converged[best]), history[:, best])
+    return _Fit(
+        final,
+        totals.counts[best],
+        float(per_row[best]),
+        int(free),
+        bool(settled[best]),
+        np.concatenate([logliks[which == best] for which, logliks in history]),
+    )
+
+
+def _per_row(totals: Totals) -> Floats:
+    """Log likelihood per row heard, (R,): sums of different sites cannot be compared."""
+    per_row: Floats = totals.loglik / totals.sums[..., -1].sum(axis=1)
+    return per_row
 
 
 def _improve(source: _AtServer | _AtSites, parameters: Parameters, settings: Settings) -> Server:
-    """EM steps until no restart moves; restarts that have settled are not computed again."""
+    """EM steps until no restart moves; restarts that have settled are not computed again.
+
+    A restart has settled when it has not moved since the oldest reply that it rests on.
+    """
     n_restarts = len(parameters.coef)
-    active = np.arange(n_restarts)
-    loglik, history = np.full(n_restarts, -np.inf), []
+    active, calm = np.arange(n_restarts), np.zeros(n_restarts, dtype=np.intp)
+    history = []
     for _ in range(settings["max_rounds"]):
         current = Parameters(*(part[active] for part in parameters))
-        totals = yield from source.expect(current, settings["fraction"])
+        totals = yield from source.expect(current, active, settings["fraction"])
         new = maximise(totals, current, settings["sigma"] is None, settings["weights"] is None)
         for whole, part in zip(parameters, new):
             whole[active] = part
-        loglik[active] = totals.loglik
-        history.append(loglik.copy())
-        active = active[largest_change(new, current) > settings["tol"]]
+        history.append((active, _per_row(totals) * source.n_rows))
+        moved = largest_change(new, current) > settings["tol"]
+        calm[active] = np.where(moved, 0, calm[active] + 1)
+        active = active[calm[active] <= source.oldest]
         if not len(active):
             break
-    return parameters, np.array(history), ~np.isin(np.arange(n_restarts), active)
+    return parameters, history, ~np.isin(np.arange(n_restarts), active)
 
 
 def _start(source: _AtServer | _AtSites, n_components: int, settings: Settings) -> Server:
@@ -258,7 +306,9 @@ def _start(source: _AtServer | _AtSites, n_components: int, settings: Settings) 
     elif isinstance(init, str):
         coef = yield from source.starts(n_components, init, settings["n_restarts"])
     else:
-        coef = np.asarray(init, dtype=np.float64)[None]
+        coef = np.array(init, dtype=np.float64, ndmin=2)[None]
+        if settings["fit_intercept"] and coef.shape[-1] == source.n_coefficients - 1:
+            coef = np.concatenate([coef, np.zeros((*coef.shape[:-1], 1))], axis=-1)
         if coef.shape[1:] != (n_components, source.n_coefficients):
             raise ValueError(
                 f"init has shape {coef.shape[1:]}; expected ({n_components} components, "
@@ -274,13 +324,13 @@ def _start(source: _AtServer | _AtSites, n_components: int, settings: Settings) 
     return Parameters(coef.copy(), np.full(len(coef), float(sigma)), weights)
 
 
-def _by_weight(parameters: Parameters) -> Parameters:
+def _by_weight(fit: _Fit) -> _Fit:
     """Components in the order of their proportions; the noise group stays last."""
-    n_components = parameters.coef.shape[1]
-    order = np.argsort(-parameters.weights[0, :n_components], kind="stable")
-    weights = parameters.weights.copy()
-    weights[:, :n_components] = weights[:, order]
-    return Parameters(parameters.coef[:, order], parameters.sigma, weights)
+    coef, sigma, weights = fit.parameters
+    order = np.argsort(-weights[0, : coef.shape[1]], kind="stable")
+    groups = np.append(order, np.arange(len(order), weights.shape[1]))
+    ordered = Parameters(coef[:, order], sigma, weights[:, groups])
+    return fit._replace(parameters=ordered, counts=fit.counts[groups])
 
 
 class _Sites(NamedTuple):
@@ -288,11 +338,12 @@ class _Sites(NamedTuple):
 
     loglik: Floats
     rows: Floats
-    counts: Floats
     responsibilities: Floats | None
 
 
-def _result(best: _Fit, curve: Floats, source: _AtServer | _AtSites, sites: _Sites) -> Result:
+def _result(
+    best: _Fit, curve: Floats, chosen: int, source: _AtServer | _AtSites, sites: _Sites
+) -> Result:
     parameters = best.parameters
     n_components = parameters.coef.shape[1]
     weights = parameters.weights[0]
@@ -301,13 +352,14 @@ def _result(best: _Fit, curve: Floats, source: _AtServer | _AtSites, sites: _Sit
         "sigma": parameters.sigma[0],
         "weights": weights,
         "noise": _pack_noise(source.noise),
-        "identified": sites.counts[:n_components] >= IDENTIFIED_CLIENTS,
-        "loglik": np.float64(best.loglik),
+        "identified": best.counts[:n_components] >= IDENTIFIED_CLIENTS,
+        "loglik": curve[chosen, 1],
         "converged": np.bool_(best.converged),
         "history_loglik": best.history,
         "curve": curve,
         "site_loglik": sites.loglik,
         "site_rows": sites.rows,
+        "implausible": source.implausible,
     }
     if sites.responsibilities is not None:
         result["responsibilities"] = sites.responsibilities
@@ -320,20 +372,38 @@ class _Source:
     def __init__(self, roster: Roster, settings: Settings, rng: np.random.Generator) -> None:
         self.roster, self.settings, self.rng = roster, settings, rng
         self.n_sites = self.n_coefficients = 0
-        self.n_rows = self.scale = 0.0
+        self.scale = 0.0
         self.limit = DEFAULT_BOUND
         self.noise: Noise | None = None
+        self.rows = np.full(len(roster), np.nan)
+        self.implausible = np.zeros(len(roster), dtype=bool)
+        self.oldest = 0
+        """Age in rounds of the oldest reply behind the totals."""
+
+    @property
+    def n_rows(self) -> float:
+        """Rows of all sites that are believed."""
+        return float(np.nansum(self.rows[~self.implausible]))
+
+    def begin(self) -> None:
+        """A fit begins: replies about another one are worth nothing."""
 
     def _measure(self, outcome: Floats, n_coef: int) -> None:
         """Size and scale from (n, sum y, sum y^2) per site."""
-        n, total, square = outcome[outcome[:, 0] > 0].T
-        self.n_sites, self.n_rows, self.n_coefficients = len(n), n.sum(), n_coef
+        self.n_sites, self.n_coefficients = len(outcome), n_coef
+        if not self.n_sites:
+            return
+        n, total, square = outcome.T
         centre = float(np.median(total / n)) if self.settings["fit_intercept"] else 0.0
         spread = np.maximum(square - 2 * centre * total + n * centre**2, 0.0) / n
+        # What is left of a constant outcome is rounding, not a scale.
+        spread = np.where(spread > SMALLEST_NOISE_SHARE * square / n, spread, 0.0)
         widest = OWN_SCALE * float(np.median(spread))
         typical = np.minimum(spread, widest) if widest > 0 else spread
         variance = float((typical * n).sum() / n.sum())
-        self.scale = np.sqrt(variance) if variance > 0 else 1.0
+        # Without variation the size of the outcome is all there is; without size, nothing is.
+        variance = variance or float(np.median(square / n)) or 1.0
+        self.scale = float(np.sqrt(max(variance, SMALLEST_VARIANCE)))
         if self.settings["robust"]:
             if widest > 0:
                 self.limit = widest + centre**2
@@ -350,24 +420,31 @@ class _AtServer(_Source):
         step = "statistics_and_moments" if spectral else "statistics"
         common = {"limit": np.array(self.limit)} if spectral else {}
         replies = yield Ask(step, common, note="collecting statistics")
-        self.clients = replies.clients
-        self.statistics = np.ascontiguousarray(replies["statistics"].T)
-        self.moments = replies["moments"].sum(axis=0) if spectral else None
+        sent = np.ascontiguousarray(replies["statistics"].T)
+        fine = possible(sent, self.settings["fit_intercept"])
+        self.implausible[replies.clients[~fine]] = True
+        self.clients = replies.clients[fine]
+        self.statistics = sent if fine.all() else np.ascontiguousarray(sent[:, fine])
+        self.rows[self.clients] = self.statistics[-1]
         n_coef = n_coefficients(len(self.statistics))
         n, square = self.statistics[-1], self.statistics[-2]
         # With an intercept, sum y is the product of the last two columns.
         total = self.statistics[-3] if self.settings["fit_intercept"] else np.zeros_like(n)
         self._measure(np.stack([n, total, square], axis=1), n_coef)
-        self.plain = self.statistics[:, square <= self.limit * np.maximum(n, 1.0)]
+        plain = square <= self.limit * n
+        self.plain = self.statistics[:, plain]
+        self.moments = replies["moments"][fine][plain].sum(axis=0) if spectral else None
         self.outside = None if self.noise is None else noise_density(self.statistics, self.noise)
 
-    def expect(self, parameters: Parameters, fraction: float) -> Server:
+    def expect(self, parameters: Parameters, which: Array, fraction: float) -> Server:
         yield from ()
         return expect(self.statistics, parameters, self.outside)
 
     def starts(self, n_components: int, word: str, n_restarts: int) -> Server:
         yield from ()
         n_random = {"random": n_restarts, "auto": n_restarts // 2}.get(word, 0)
+        if self.plain.shape[1] < n_components:
+            n_random = n_restarts  # too few fits to cluster
         drawn = starts.random_groups(self.plain, n_components, n_random, self.rng)
         clustered = starts.clustered_fits(
             self.plain, n_components, n_restarts - n_random, self.rng, self.moments
@@ -385,52 +462,161 @@ class _AtServer(_Source):
         everyone[self.clients] = share[0].T
         return _Sites(
             _spread(loglik[0], self.clients, len(self.roster)),
-            _spread(self.statistics[-1], self.clients, len(self.roster)),
-            share[0].sum(axis=1),
+            self.rows,
             everyone,
         )
 
 
+class _Standing:
+    """Every site's last reply to "weighted_sums" and its age in rounds."""
+
+    def __init__(self, n_sites: int) -> None:
+        self.age = np.full(n_sites, np.inf)
+        self.parts: list[Floats] = []
+        self.borrowed = True
+
+    def put(self, clients: Array, which: Array, replies: list[Floats]) -> None:
+        """Keep replies of some sites about some restarts; the first are about all restarts."""
+        everybody = len(clients) == len(self.age)
+        if not self.parts and not everybody:
+            self.parts = [np.zeros((len(self.age), *part.shape[1:])) for part in replies]
+            self.borrowed = False
+        if everybody and (not self.parts or len(which) == self.parts[0].shape[1]):
+            self.parts, self.borrowed = replies, True
+            return
+        if self.borrowed:  # what came as a reply is not ours to write on
+            self.parts, self.borrowed = [part.copy() for part in self.parts], False
+        place: Any = np.s_[:, which] if everybody else np.ix_(clients, which)
+        for part, reply in zip(self.parts, replies):
+            part[place] = reply
+
+    def total(self, stands: Array, which: Array) -> Totals:
+        """Sums over the sites whose reply stands, for some restarts."""
+        place = np.ix_(np.flatnonzero(stands), which)
+        return Totals(*(part[place].sum(axis=0) for part in self.parts))
+
+
 class _AtSites(_Source):
-    """share="sums": the paper's rounds. The program uses nothing but totals over sites, and each
-    site's number of rows and scale of the outcome."""
+    """share="sums": the paper's rounds. What the program computes are totals over sites and each
+    site's number of rows and scale of the outcome; single replies are only checked for being
+    possible, and kept for the rounds a site misses."""
 
     def open(self) -> Server:
         replies = yield Ask("outcome", note="size and scale")
         outcome = replies["outcome"]
-        self._measure(outcome[:, :3], int(np.median(outcome[:, 3])))
+        n_coef = np.median(outcome[:, 3])
+        # Packed statistics of a regression on nothing but an intercept.
+        fine = possible(np.ascontiguousarray(outcome[:, [0, 1, 2, 0]].T), True)
+        fine &= outcome[:, 3] == n_coef
+        self._believe(replies.clients, fine)
+        m, q = len(self.roster), n_statistics(int(n_coef))
+        self.squares, self.statistics = np.full(m, np.nan), np.full((m, q), np.nan)
+        heard = replies.clients[fine]
+        self.rows[heard], self.squares[heard] = outcome[fine, 0], outcome[fine, 2]
+        self._measure(outcome[fine, :3], int(n_coef))
 
-    def expect(self, parameters: Parameters, fraction: float) -> Server:
+    def begin(self) -> None:
+        self.standing = _Standing(len(self.roster))
+
+    def expect(self, parameters: Parameters, which: Array, fraction: float) -> Server:
         common = self._message(parameters)
         replies = yield Ask("weighted_sums", common, fraction=fraction, note="EM")
-        return Totals(replies.total("sums"), replies.total("counts"), replies.total("loglik"))
+        fine = self._possible_sums(replies.clients, replies["sums"], replies["counts"])
+        kept = self._believe(replies.clients, fine)
+        clients, age = replies.clients[kept], self.standing.age
+        parts = [replies["sums"], replies["counts"], replies["loglik"]]
+        if not kept.all():
+            parts = [part[kept] for part in parts]
+        self.standing.put(clients, which, parts)
+        age += 1.0
+        age[clients] = 0.0
+        age[self.implausible] = np.inf
+        stands = age < np.ceil(STANDING_TURNS / self.settings["fraction"])
+        if not stands.any():
+            raise ValueError(NOBODY_POSSIBLE)
+        self.oldest = int(age[stands].max())
+        if not self.oldest:
+            return Totals(*(part.sum(axis=0) for part in parts))
+        return self.standing.total(stands, which)
 
     def starts(self, n_components: int, word: str, n_restarts: int) -> Server:
         if word == "spectral":
             replies = yield Ask("moments", {"limit": np.array(self.limit)}, note="start")
-            mean = replies.total("moments") / len(replies.clients)
+            kept = ~self.implausible[replies.clients]
+            mean = replies["moments"][kept].mean(axis=0)
             return starts.in_eigenspace(mean, n_components, n_restarts, self.rng)
         weights = np.full((n_restarts, n_components), 1.0 / n_components)
         common = {"weights": weights, "limit": np.array(self.limit)}
         replies = yield Ask("random_sums", common, note="start")
-        return solve(replies.total("sums"))[0]
+        sums = replies["sums"]
+        drawn = (sums[..., -1] != 0).astype(np.float64)
+        fine = self._possible_sums(replies.clients, sums, drawn)
+        # A site with a scale of its own stays out and sends nothing but zeros.
+        fine |= np.all(sums == 0, axis=(1, 2, 3))
+        return solve(sums[self._believe(replies.clients, fine)].sum(axis=0))[0]
 
     def residual(self, coef: Floats) -> Server:
         replies = yield Ask("residual", {"coef": coef}, note="noise of the given start")
-        return np.median(replies["residual"])
+        fine: Array = np.all(replies["residual"] >= 0, axis=1)
+        return np.median(replies["residual"][self._believe(replies.clients, fine)])
 
     def settle(self, parameters: Parameters) -> Server:
         replies = yield Ask("settle", self._message(parameters), note="sites learn their group")
-        m = len(self.roster)
+        kept = self._believe(
+            replies.clients, self._same(self.rows, replies.clients, replies["rows"])
+        )
+        m, clients = len(self.roster), replies.clients[kept]
         return _Sites(
-            _spread(replies["loglik"][:, 0], replies.clients, m),
-            _spread(replies["rows"], replies.clients, m),
-            parameters.weights[0] * self.n_sites,
+            _spread(replies["loglik"][kept, 0], clients, m),
+            _spread(replies["rows"][kept], clients, m),
             None,
         )
 
     def _message(self, parameters: Parameters) -> dict[str, Array]:
         return {**parameters._asdict(), "noise": _pack_noise(self.noise)}
+
+    # ------------------------------------------------------------ which replies are possible
+
+    def _believe(self, clients: Array, fine: Array) -> Array:
+        """Note sites whose reply is impossible; the replies to use: of sites believed so far."""
+        self.implausible[clients[~fine]] = True
+        return ~self.implausible[clients]
+
+    def _possible_sums(self, clients: Array, sums: Floats, counts: Floats) -> Array:
+        """Whether weighted sums are shares, `counts` (m, R, G), of each site's own statistics.
+
+        These are what its first sums add up to over the groups: possible, and with the rows and
+        squares that the site gave before.
+        """
+        fine: Array = np.all(counts >= 0, axis=(1, 2))
+        fine &= np.all(np.abs(counts.sum(axis=2) - 1) <= POSSIBLE_SLACK, axis=1)
+        new = fine & np.isnan(self.statistics[clients, -1])
+        if new.any():
+            fine[new] = self._possible_statistics(clients[new], sums[new, 0].sum(axis=1))
+        step = max(1, SUMS_IN_CACHE * len(sums) // max(sums.size, 1))
+        for begin in range(0, len(clients), step):
+            block = slice(begin, begin + step)
+            own = self.statistics[clients[block]]
+            gaps = counts[block, ..., None] * own[:, None, None]
+            gaps -= sums[block]
+            largest = np.abs(gaps, out=gaps).max(axis=(1, 2))
+            fine[block] &= np.all(largest <= POSSIBLE_SLACK * np.abs(own), axis=1)
+        return fine
+
+    def _possible_statistics(self, clients: Array, statistics: Floats) -> Array:
+        """Look at sites' statistics (m, q) for the first time and keep those that are possible."""
+        fine: Array = possible(np.ascontiguousarray(statistics.T), self.settings["fit_intercept"])
+        fine &= self._same(self.rows, clients, statistics[:, -1])
+        fine &= self._same(self.squares, clients, statistics[:, -2])
+        self.statistics[clients[fine]] = statistics[fine]
+        self.rows[clients[fine]] = statistics[fine, -1]
+        return fine
+
+    def _same(self, known: Floats, clients: Array, values: Floats) -> Array:
+        """Whether sites repeat what they gave before; a site heard for the first time may."""
+        before = known[clients]
+        same: Array = np.isnan(before) | (np.abs(values - before) <= POSSIBLE_SLACK * before)
+        return same
 
 
 def _spread(values: Floats, clients: Array, n_clients: int) -> Floats:
