@@ -32,6 +32,9 @@ from fedkin.randomness import name_keys, row_uniforms, uniforms
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
+# A column whose mean is this many times its spread is close to a second intercept: sums of
+# products hold about 16 digits, and twice these are gone before the spread begins.
+OFF_CENTRE = 1e5
 # Padding a bucket of clients to its widest member wastes at most this factor.
 BUCKET_RATIO = 1.25
 # Padded numbers handled at once; 32 MiB of doubles stay near the last-level cache.
@@ -293,6 +296,16 @@ class Federation:
         """What the checks found, errors first."""
         return (*self._value_errors(), *self._warnings())
 
+    @cached_property
+    def off_centre(self) -> tuple[int, ...]:
+        """Columns that vary, but by next to nothing beside their mean."""
+        if len(self.X) == 0 or not np.isfinite(self.X).all():
+            return ()
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, spread = np.abs(self.X.mean(axis=0)), self.X.std(axis=0)
+        varies = self.X.max(axis=0) > self.X.min(axis=0)
+        return tuple(map(int, np.flatnonzero(varies & (mean > OFF_CENTRE * spread))))
+
     def _value_errors(self) -> Iterator[Finding]:
         columns = [(self.X[:, j], f"column {name!r}") for j, name in enumerate(self.feature_names)]
         if self.y is not None:
@@ -328,6 +341,15 @@ class Federation:
             )
         if len(self.X) == 0:
             return
+        for j in self.off_centre:
+            yield Finding(
+                "warning",
+                None,
+                f"column {self.feature_names[j]!r} has a mean of {self.X[:, j].mean():.3g} beside "
+                f"a spread of {self.X[:, j].std():.3g}",
+                "centre the column (subtract one number near its mean at all sites), or sums of "
+                "products lose it in rounding",
+            )
         full = np.flatnonzero(self.sizes > 1)
         starts = self.offsets[:-1][full]
         if not len(full):
