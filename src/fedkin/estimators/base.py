@@ -37,9 +37,11 @@ class FederatedEstimator(BaseEstimator):
         if groups is not None and len(groups) != np.shape(X)[0]:
             raise ValueError(f"groups names {len(groups)} rows, X has {np.shape(X)[0]}")
         # With sites given, Federation's own checks name the site; scikit-learn's would not.
-        X, y = validate_data(
-            self, X, y, dtype=np.float64, y_numeric=True, ensure_all_finite=groups is None
-        )
+        rules = {"dtype": np.float64, "ensure_all_finite": groups is None}
+        if y is None:
+            X = validate_data(self, X, y, **rules)
+        else:
+            X, y = validate_data(self, X, y, y_numeric=True, **rules)
         sites = np.full(len(X), ONLY_SITE) if groups is None else groups
         return Federation.from_groups(X, sites, y, getattr(self, "feature_names_in_", None))
 
