@@ -16,6 +16,7 @@ _HOMES = {
     "FMLR": "fedkin.estimators",
     "InProcess": "fedkin.engines",
     "Rules": "fedkin.engines",
+    "Standardizer": "fedkin.estimators",
 }
 
 __all__ = ["__version__", *_HOMES]

@@ -13,6 +13,7 @@ from fedkin.protocol import Algorithm
 _PLACES = {
     "fmlr": ("fedkin.algorithms.fmlr", "FMLR"),
     "fedgrem": ("fedkin.algorithms.fedgrem", "FEDGREM"),
+    "standardizer": ("fedkin.algorithms.standardizer", "STANDARDIZER"),
     "consensus_lasso": ("fedkin.algorithms.consensus", "CONSENSUS_LASSO"),
 }
 

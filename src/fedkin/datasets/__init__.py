@@ -5,14 +5,30 @@ from fedkin.datasets.fedgrem import (
     make_gaussian_mixtures,
     make_regression_mixtures,
 )
+from fedkin.datasets.fetched import (
+    DataMissing,
+    Images,
+    data_folder,
+    load_cifar10_two_classes,
+    load_fashion_mnist,
+    load_mnist,
+)
 from fedkin.datasets.fmlr import RegressionGroups, contaminate_sites, make_regression_groups
-from fedkin.datasets.shipped import Turbofan, load_turbofan
+from fedkin.datasets.shipped import PenDigits, Turbofan, load_pendigits, load_turbofan
 
 __all__ = [
+    "DataMissing",
+    "Images",
+    "PenDigits",
     "RegressionGroups",
     "SimulatedMixture",
     "Turbofan",
     "contaminate_sites",
+    "data_folder",
+    "load_cifar10_two_classes",
+    "load_fashion_mnist",
+    "load_mnist",
+    "load_pendigits",
     "load_turbofan",
     "make_gaussian_mixtures",
     "make_regression_groups",

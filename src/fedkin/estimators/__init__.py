@@ -1,5 +1,6 @@
 """scikit-learn faces: parameters in, an engine's run, fitted attributes out. Thin."""
 
 from fedkin.estimators.fmlr import FMLR
+from fedkin.estimators.standardizer import Standardizer
 
-__all__ = ["FMLR"]
+__all__ = ["FMLR", "Standardizer"]

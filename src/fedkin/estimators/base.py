@@ -50,13 +50,15 @@ class FederatedEstimator(BaseEstimator):
             return X
         if groups is not None and len(groups) != np.shape(X)[0]:
             raise ValueError(f"groups names {len(groups)} rows, X has {np.shape(X)[0]}")
-        if groups is None:
-            X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
-            groups = np.full(len(X), ONLY_SITE)
-        else:
+        if groups is not None:
             # With sites given, Federation's own checks name the site; scikit-learn's would not.
             X = validate_data(self, X, dtype=np.float64, ensure_all_finite=False)
-        return Federation.from_groups(X, groups, y, getattr(self, "feature_names_in_", None))
+        elif y is None:
+            X = validate_data(self, X, y, dtype=np.float64)
+        else:
+            X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        sites = np.full(len(X), ONLY_SITE) if groups is None else groups
+        return Federation.from_groups(X, sites, y, getattr(self, "feature_names_in_", None))
 
     def _forget(self) -> None:
         """Remove what an earlier fit left: not every engine gives every attribute again."""
