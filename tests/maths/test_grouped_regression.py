@@ -10,7 +10,7 @@ from sklearn.base import clone
 
 from fedkin import FMLR, Federation
 from fedkin.algorithms import algorithm, fmlr_starts
-from fedkin.algorithms.fmlr import _AtServer
+from fedkin.algorithms.fmlr_sources import AtServer
 from fedkin.datasets import contaminate_sites, make_regression_groups
 from fedkin.datasets.fmlr import PAPER_COEF
 from fedkin.engines import InProcess
@@ -419,7 +419,7 @@ def test_a_wild_site_has_no_part_in_the_eigenspace_of_the_start():
     fmlr = algorithm("fmlr")
     settings = fmlr.completed({"robust": True, "init": "spectral", "fit_intercept": False})
     roster = Roster(groups.federation.names)
-    source = _AtServer(roster, settings, np.random.default_rng(0))
+    source = AtServer(roster, settings, np.random.default_rng(0))
     program = source.open()
     ask = next(program)
     assert ask.step == "statistics_and_moments"

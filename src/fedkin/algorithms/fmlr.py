@@ -24,45 +24,42 @@ Where we differ from the paper
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedkin.algorithms import fmlr_starts as starts
+from fedkin.algorithms.fmlr_sources import (
+    NOBODY_POSSIBLE,
+    AtServer,
+    AtSites,
+    Server,
+    Sites,
+    pack_noise,
+    unpack_noise,
+)
 from fedkin.federation import Federation
 from fedkin.models.grouped_regression import (
     IDENTIFIED_CLIENTS,
-    SMALLEST_NOISE_SHARE,
-    SMALLEST_VARIANCE,
-    Noise,
     Parameters,
     Totals,
     best_residuals,
-    expect,
     largest_change,
     maximise,
     noise_density,
     responsibilities,
 )
 from fedkin.models.least_squares import (
-    POSSIBLE_SLACK,
     n_coefficients,
-    n_statistics,
     packed_statistics,
-    possible,
-    solve,
 )
 from fedkin.protocol import (
-    DEFAULT_BOUND,
     Algorithm,
     Array,
     Arrays,
-    Ask,
     Field,
     Program,
-    Replies,
     Result,
     Roster,
     Settings,
@@ -70,7 +67,6 @@ from fedkin.protocol import (
 )
 
 Floats = NDArray[np.float64]
-Server = Generator[Ask, Replies, Any]
 
 DEFAULTS: dict[str, Any] = {
     "n_components": None,
@@ -86,16 +82,6 @@ DEFAULTS: dict[str, Any] = {
     "tol": 1e-6,
     "fraction": 1.0,
 }
-
-# A client whose outcome spreads more than this many times the median client's has a scale of its
-# own: it counts as just so wide when the scale is set and, with `robust`, stays out of the start.
-OWN_SCALE = 1e2
-# A site's last reply stands for so many times the rounds in which everybody is asked once. A site
-# lost for good must not hold on for ever to groups it was given when nobody knew any.
-STANDING_TURNS = 5
-# Numbers of weighted sums compared at once; they stay in cache.
-SUMS_IN_CACHE = 1 << 16
-NOBODY_POSSIBLE = "no site sent statistics that rows can give; look at the sites"
 
 # ------------------------------------------------------------------ what leaves a client
 
@@ -189,7 +175,7 @@ def _settle(clients, cache, settings, common, personal, memory, keys):
 def _posterior(cache: Cache, common: Arrays) -> tuple[Floats, Floats]:
     """Responsibilities (m, R, G) and log likelihoods (m, R)."""
     parameters = Parameters(common["coef"], common["sigma"], common["weights"])
-    noise = _unpack_noise(common["noise"])
+    noise = unpack_noise(common["noise"])
     outside = None if noise is None else noise_density(cache.statistics, noise)
     share, loglik = responsibilities(cache.statistics, parameters, outside)
     return np.ascontiguousarray(share.transpose(2, 0, 1)), np.ascontiguousarray(loglik.T)
@@ -207,7 +193,7 @@ def _plain(cache: Cache, common: Arrays) -> Floats:
 def program(roster: Roster, settings: Settings) -> Program:
     """Choose K if it is open, fit, and tell every site its group."""
     rng = np.random.default_rng([roster.seed, 0xF31A])
-    source = (_AtServer if settings["share"] == "statistics" else _AtSites)(roster, settings, rng)
+    source = (AtServer if settings["share"] == "statistics" else AtSites)(roster, settings, rng)
     yield from source.open()
     if not source.n_sites:
         raise ValueError(NOBODY_POSSIBLE)
@@ -243,7 +229,7 @@ class _Fit(NamedTuple):
         return self.parameters.coef.shape[1], loglik, bic
 
 
-def _fit(source: _AtServer | _AtSites, n_components: int, settings: Settings) -> Server:
+def _fit(source: AtServer | AtSites, n_components: int, settings: Settings) -> Server:
     """EM from every start side by side; the likeliest end."""
     parameters = yield from _start(source, n_components, settings)
     source.begin()
@@ -271,7 +257,7 @@ def _per_row(totals: Totals) -> Floats:
     return per_row
 
 
-def _improve(source: _AtServer | _AtSites, parameters: Parameters, settings: Settings) -> Server:
+def _improve(source: AtServer | AtSites, parameters: Parameters, settings: Settings) -> Server:
     """EM steps until no restart moves; restarts that have settled are not computed again.
 
     A restart has settled when it has not moved since the oldest reply that it rests on.
@@ -294,7 +280,7 @@ def _improve(source: _AtServer | _AtSites, parameters: Parameters, settings: Set
     return parameters, history, ~np.isin(np.arange(n_restarts), active)
 
 
-def _start(source: _AtServer | _AtSites, n_components: int, settings: Settings) -> Server:
+def _start(source: AtServer | AtSites, n_components: int, settings: Settings) -> Server:
     """Coefficients of all restarts, a first guess of the noise, equal proportions.
 
     From scratch the noise starts at the scale of the outcome, which acts like annealing; from
@@ -333,16 +319,8 @@ def _by_weight(fit: _Fit) -> _Fit:
     return fit._replace(parameters=ordered, counts=fit.counts[groups])
 
 
-class _Sites(NamedTuple):
-    """What is known of every site at the end; NaN for sites that were not heard."""
-
-    loglik: Floats
-    rows: Floats
-    responsibilities: Floats | None
-
-
 def _result(
-    best: _Fit, curve: Floats, chosen: int, source: _AtServer | _AtSites, sites: _Sites
+    best: _Fit, curve: Floats, chosen: int, source: AtServer | AtSites, sites: Sites
 ) -> Result:
     parameters = best.parameters
     n_components = parameters.coef.shape[1]
@@ -351,7 +329,7 @@ def _result(
         "coef": parameters.coef[0],
         "sigma": parameters.sigma[0],
         "weights": weights,
-        "noise": _pack_noise(source.noise),
+        "noise": pack_noise(source.noise),
         "identified": best.counts[:n_components] >= IDENTIFIED_CLIENTS,
         "loglik": curve[chosen, 1],
         "converged": np.bool_(best.converged),
@@ -364,273 +342,6 @@ def _result(
     if sites.responsibilities is not None:
         result["responsibilities"] = sites.responsibilities
     return {name: np.asarray(array) for name, array in result.items()}
-
-
-class _Source:
-    """Where the server's sums come from, and what it knows of the data's size and scale."""
-
-    def __init__(self, roster: Roster, settings: Settings, rng: np.random.Generator) -> None:
-        self.roster, self.settings, self.rng = roster, settings, rng
-        self.n_sites = self.n_coefficients = 0
-        self.scale = 0.0
-        self.limit = DEFAULT_BOUND
-        self.noise: Noise | None = None
-        self.rows = np.full(len(roster), np.nan)
-        self.implausible = np.zeros(len(roster), dtype=bool)
-        self.oldest = 0
-        """Age in rounds of the oldest reply behind the totals."""
-
-    @property
-    def n_rows(self) -> float:
-        """Rows of all sites that are believed."""
-        return float(np.nansum(self.rows[~self.implausible]))
-
-    def begin(self) -> None:
-        """A fit begins: replies about another one are worth nothing."""
-
-    def _measure(self, outcome: Floats, n_coef: int) -> None:
-        """Size and scale from (n, sum y, sum y^2) per site."""
-        self.n_sites, self.n_coefficients = len(outcome), n_coef
-        if not self.n_sites:
-            return
-        n, total, square = outcome.T
-        centre = float(np.median(total / n)) if self.settings["fit_intercept"] else 0.0
-        spread = np.maximum(square - 2 * centre * total + n * centre**2, 0.0) / n
-        # What is left of a constant outcome is rounding, not a scale.
-        spread = np.where(spread > SMALLEST_NOISE_SHARE * square / n, spread, 0.0)
-        widest = OWN_SCALE * float(np.median(spread))
-        typical = np.minimum(spread, widest) if widest > 0 else spread
-        variance = float((typical * n).sum() / n.sum())
-        # Without variation the size of the outcome is all there is; without size, nothing is.
-        variance = variance or float(np.median(square / n)) or 1.0
-        self.scale = float(np.sqrt(max(variance, SMALLEST_VARIANCE)))
-        if self.settings["robust"]:
-            if widest > 0:
-                self.limit = widest + centre**2
-            null = np.zeros(n_coef)
-            null[-1] = centre if self.settings["fit_intercept"] else 0.0
-            self.noise = Noise(null, self.scale**2)
-
-
-class _AtServer(_Source):
-    """share="statistics": the statistics travel once, the rest happens here."""
-
-    def open(self) -> Server:
-        spectral = str(self.settings["init"]) == "spectral"
-        step = "statistics_and_moments" if spectral else "statistics"
-        common = {"limit": np.array(self.limit)} if spectral else {}
-        replies = yield Ask(step, common, note="collecting statistics")
-        sent = np.ascontiguousarray(replies["statistics"].T)
-        fine = possible(sent, self.settings["fit_intercept"])
-        self.implausible[replies.clients[~fine]] = True
-        self.clients = replies.clients[fine]
-        self.statistics = sent if fine.all() else np.ascontiguousarray(sent[:, fine])
-        self.rows[self.clients] = self.statistics[-1]
-        n_coef = n_coefficients(len(self.statistics))
-        n, square = self.statistics[-1], self.statistics[-2]
-        # With an intercept, sum y is the product of the last two columns.
-        total = self.statistics[-3] if self.settings["fit_intercept"] else np.zeros_like(n)
-        self._measure(np.stack([n, total, square], axis=1), n_coef)
-        plain = square <= self.limit * n
-        self.plain = self.statistics[:, plain]
-        self.moments = replies["moments"][fine][plain].sum(axis=0) if spectral else None
-        self.outside = None if self.noise is None else noise_density(self.statistics, self.noise)
-
-    def expect(self, parameters: Parameters, which: Array, fraction: float) -> Server:
-        yield from ()
-        return expect(self.statistics, parameters, self.outside)
-
-    def starts(self, n_components: int, word: str, n_restarts: int) -> Server:
-        yield from ()
-        n_random = {"random": n_restarts, "auto": n_restarts // 2}.get(word, 0)
-        if self.plain.shape[1] < n_components:
-            n_random = n_restarts  # too few fits to cluster
-        drawn = starts.random_groups(self.plain, n_components, n_random, self.rng)
-        clustered = starts.clustered_fits(
-            self.plain, n_components, n_restarts - n_random, self.rng, self.moments
-        )
-        return np.concatenate([clustered, drawn])
-
-    def residual(self, coef: Floats) -> Server:
-        yield from ()
-        return np.median(best_residuals(self.statistics, coef))
-
-    def settle(self, parameters: Parameters) -> Server:
-        yield from ()
-        share, loglik = responsibilities(self.statistics, parameters, self.outside)
-        everyone = np.tile(parameters.weights[0], (len(self.roster), 1))
-        everyone[self.clients] = share[0].T
-        return _Sites(
-            _spread(loglik[0], self.clients, len(self.roster)),
-            self.rows,
-            everyone,
-        )
-
-
-class _Standing:
-    """Every site's last reply to "weighted_sums" and its age in rounds."""
-
-    def __init__(self, n_sites: int) -> None:
-        self.age = np.full(n_sites, np.inf)
-        self.parts: list[Floats] = []
-        self.borrowed = True
-
-    def put(self, clients: Array, which: Array, replies: list[Floats]) -> None:
-        """Keep replies of some sites about some restarts; the first are about all restarts."""
-        everybody = len(clients) == len(self.age)
-        if not self.parts and not everybody:
-            self.parts = [np.zeros((len(self.age), *part.shape[1:])) for part in replies]
-            self.borrowed = False
-        if everybody and (not self.parts or len(which) == self.parts[0].shape[1]):
-            self.parts, self.borrowed = replies, True
-            return
-        if self.borrowed:  # what came as a reply is not ours to write on
-            self.parts, self.borrowed = [part.copy() for part in self.parts], False
-        place: Any = np.s_[:, which] if everybody else np.ix_(clients, which)
-        for part, reply in zip(self.parts, replies):
-            part[place] = reply
-
-    def total(self, stands: Array, which: Array) -> Totals:
-        """Sums over the sites whose reply stands, for some restarts."""
-        place = np.ix_(np.flatnonzero(stands), which)
-        return Totals(*(part[place].sum(axis=0) for part in self.parts))
-
-
-class _AtSites(_Source):
-    """share="sums": the paper's rounds. What the program computes are totals over sites and each
-    site's number of rows and scale of the outcome; single replies are only checked for being
-    possible, and kept for the rounds a site misses."""
-
-    def open(self) -> Server:
-        replies = yield Ask("outcome", note="size and scale")
-        outcome = replies["outcome"]
-        n_coef = np.median(outcome[:, 3])
-        # Packed statistics of a regression on nothing but an intercept.
-        fine = possible(np.ascontiguousarray(outcome[:, [0, 1, 2, 0]].T), True)
-        fine &= outcome[:, 3] == n_coef
-        self._believe(replies.clients, fine)
-        m, q = len(self.roster), n_statistics(int(n_coef))
-        self.squares, self.statistics = np.full(m, np.nan), np.full((m, q), np.nan)
-        heard = replies.clients[fine]
-        self.rows[heard], self.squares[heard] = outcome[fine, 0], outcome[fine, 2]
-        self._measure(outcome[fine, :3], int(n_coef))
-
-    def begin(self) -> None:
-        self.standing = _Standing(len(self.roster))
-
-    def expect(self, parameters: Parameters, which: Array, fraction: float) -> Server:
-        common = self._message(parameters)
-        replies = yield Ask("weighted_sums", common, fraction=fraction, note="EM")
-        fine = self._possible_sums(replies.clients, replies["sums"], replies["counts"])
-        kept = self._believe(replies.clients, fine)
-        clients, age = replies.clients[kept], self.standing.age
-        parts = [replies["sums"], replies["counts"], replies["loglik"]]
-        if not kept.all():
-            parts = [part[kept] for part in parts]
-        self.standing.put(clients, which, parts)
-        age += 1.0
-        age[clients] = 0.0
-        age[self.implausible] = np.inf
-        stands = age < np.ceil(STANDING_TURNS / self.settings["fraction"])
-        if not stands.any():
-            raise ValueError(NOBODY_POSSIBLE)
-        self.oldest = int(age[stands].max())
-        if not self.oldest:
-            return Totals(*(part.sum(axis=0) for part in parts))
-        return self.standing.total(stands, which)
-
-    def starts(self, n_components: int, word: str, n_restarts: int) -> Server:
-        if word == "spectral":
-            replies = yield Ask("moments", {"limit": np.array(self.limit)}, note="start")
-            kept = ~self.implausible[replies.clients]
-            mean = replies["moments"][kept].mean(axis=0)
-            return starts.in_eigenspace(mean, n_components, n_restarts, self.rng)
-        weights = np.full((n_restarts, n_components), 1.0 / n_components)
-        common = {"weights": weights, "limit": np.array(self.limit)}
-        replies = yield Ask("random_sums", common, note="start")
-        sums = replies["sums"]
-        drawn = (sums[..., -1] != 0).astype(np.float64)
-        fine = self._possible_sums(replies.clients, sums, drawn)
-        # A site with a scale of its own stays out and sends nothing but zeros.
-        fine |= np.all(sums == 0, axis=(1, 2, 3))
-        return solve(sums[self._believe(replies.clients, fine)].sum(axis=0))[0]
-
-    def residual(self, coef: Floats) -> Server:
-        replies = yield Ask("residual", {"coef": coef}, note="noise of the given start")
-        fine: Array = np.all(replies["residual"] >= 0, axis=1)
-        return np.median(replies["residual"][self._believe(replies.clients, fine)])
-
-    def settle(self, parameters: Parameters) -> Server:
-        replies = yield Ask("settle", self._message(parameters), note="sites learn their group")
-        kept = self._believe(
-            replies.clients, self._same(self.rows, replies.clients, replies["rows"])
-        )
-        m, clients = len(self.roster), replies.clients[kept]
-        return _Sites(
-            _spread(replies["loglik"][kept, 0], clients, m),
-            _spread(replies["rows"][kept], clients, m),
-            None,
-        )
-
-    def _message(self, parameters: Parameters) -> dict[str, Array]:
-        return {**parameters._asdict(), "noise": _pack_noise(self.noise)}
-
-    # ------------------------------------------------------------ which replies are possible
-
-    def _believe(self, clients: Array, fine: Array) -> Array:
-        """Note sites whose reply is impossible; the replies to use: of sites believed so far."""
-        self.implausible[clients[~fine]] = True
-        return ~self.implausible[clients]
-
-    def _possible_sums(self, clients: Array, sums: Floats, counts: Floats) -> Array:
-        """Whether weighted sums are shares, `counts` (m, R, G), of each site's own statistics.
-
-        These are what its first sums add up to over the groups: possible, and with the rows and
-        squares that the site gave before.
-        """
-        fine: Array = np.all(counts >= 0, axis=(1, 2))
-        fine &= np.all(np.abs(counts.sum(axis=2) - 1) <= POSSIBLE_SLACK, axis=1)
-        new = fine & np.isnan(self.statistics[clients, -1])
-        if new.any():
-            fine[new] = self._possible_statistics(clients[new], sums[new, 0].sum(axis=1))
-        step = max(1, SUMS_IN_CACHE * len(sums) // max(sums.size, 1))
-        for begin in range(0, len(clients), step):
-            block = slice(begin, begin + step)
-            own = self.statistics[clients[block]]
-            gaps = counts[block, ..., None] * own[:, None, None]
-            gaps -= sums[block]
-            largest = np.abs(gaps, out=gaps).max(axis=(1, 2))
-            fine[block] &= np.all(largest <= POSSIBLE_SLACK * np.abs(own), axis=1)
-        return fine
-
-    def _possible_statistics(self, clients: Array, statistics: Floats) -> Array:
-        """Look at sites' statistics (m, q) for the first time and keep those that are possible."""
-        fine: Array = possible(np.ascontiguousarray(statistics.T), self.settings["fit_intercept"])
-        fine &= self._same(self.rows, clients, statistics[:, -1])
-        fine &= self._same(self.squares, clients, statistics[:, -2])
-        self.statistics[clients[fine]] = statistics[fine]
-        self.rows[clients[fine]] = statistics[fine, -1]
-        return fine
-
-    def _same(self, known: Floats, clients: Array, values: Floats) -> Array:
-        """Whether sites repeat what they gave before; a site heard for the first time may."""
-        before = known[clients]
-        same: Array = np.isnan(before) | (np.abs(values - before) <= POSSIBLE_SLACK * before)
-        return same
-
-
-def _spread(values: Floats, clients: Array, n_clients: int) -> Floats:
-    everyone = np.full(n_clients, np.nan)
-    everyone[clients] = values
-    return everyone
-
-
-def _pack_noise(noise: Noise | None) -> Floats:
-    return np.empty(0) if noise is None else np.append(noise.coef, noise.variance)
-
-
-def _unpack_noise(packed: Array) -> Noise | None:
-    return Noise(packed[:-1], float(packed[-1])) if len(packed) else None
 
 
 _PARAMETERS = {"coef": COEF, "sigma": SIGMA, "weights": WEIGHTS, "noise": NOISE}
