@@ -126,13 +126,26 @@ def disturbed(deployment, act, **engine):
 
 
 def test_a_frozen_site_is_late_and_its_late_step_is_void(deployment):
+    runs = deployment.server_folder / "runs"
+    before = set(runs.iterdir())
+
     def freeze():
+        """Until the server has closed a round without the site, however long that takes."""
         process = _job_process(deployment, "lyon")
         process.suspend()
-        time.sleep(1.6)
+        journal = Journal((set(runs.iterdir()) - before).pop())
+        number, deadline = 20, time.monotonic() + 60
+        while time.monotonic() < deadline:
+            record = journal.read(number)
+            if record is None:
+                time.sleep(0.02)
+            elif any(refusal.site == "lyon" for refusal in record.refusals):
+                break
+            else:
+                number += 1
         process.resume()
 
-    late, _ = disturbed(deployment, freeze, deadline=1.0)
+    late, _ = disturbed(deployment, freeze, deadline=3.0)
     assert gaps(late) and {(r.site, r.reason) for r in late.refusals} == {("lyon", Reason.LATE)}
     np.testing.assert_array_equal(late.result["coef"], skipping("lyon", gaps(late)).result["coef"])
 
@@ -168,6 +181,24 @@ def test_a_killed_server_resumes_bit_for_bit(deployment):
     np.testing.assert_array_equal(broken.result["coef"], skipping("porto", ()).result["coef"])
 
 
+def test_values_over_the_bound_never_leave_their_site(deployment, tmp_path):
+    """A site whose data are absurd refuses by itself; the others' fit is as if it were absent."""
+    case = next(case for case in CASES if case.name == "fmlr")
+    place = deployment.kits.sites["porto"] / "local" / "fedkin_site.json"
+    own = json.loads(place.read_text())
+    X, y = three_sites().client(2)
+    np.savez(tmp_path / "absurd.npz", X=X, y=y * 1e70)
+    try:
+        place.write_text(json.dumps({**own, "data": str(tmp_path / "absurd.npz")}))
+        absurd = on_flare(case, deployment)
+    finally:
+        place.write_text(json.dumps(own))
+    assert {(r.site, r.reason) for r in absurd.refusals} == {("porto", Reason.BOUND)}
+    without = in_process(case, absent=lambda number, names: ["porto"])
+    for name in case.shared:
+        np.testing.assert_allclose(absurd.result[name], without.result[name], atol=1e-9)
+
+
 def test_sites_see_their_settings_only(deployment):
     settings = list(deployment.kits.sites["porto"].glob("*/app_*/config/settings.json"))
     assert settings
@@ -182,7 +213,8 @@ def test_a_site_keeps_what_it_learnt(deployment):
     """FMLR with share="sums": the label never left, and the site can read it."""
     case = next(case for case in CASES if case.name == "fmlr")
     here = in_process(case)
-    run = next(path.name for path in sorted(deployment.state["porto"].glob("fmlr-*")))
+    runs = list((deployment.server_folder / "runs").glob("fmlr-*"))
+    run = min(runs, key=lambda path: path.stat().st_mtime).name
     for k, name in enumerate(NAMES):
         own = site_memory(deployment.state[name], run)["responsibilities"]
         np.testing.assert_allclose(own[0], here.memories["responsibilities"][k], atol=1e-9)

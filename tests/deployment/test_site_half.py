@@ -12,6 +12,10 @@ from tests.conformance.test_battery import assert_same_bits
 every_algorithm = pytest.mark.parametrize("case", CASES, ids=str)
 
 
+def case_of(name):
+    return next(case for case in CASES if case.name == name)
+
+
 class LossyLink:
     """Real site halves; `fate(round, site)` is "lost" (answered, never arrived), "crash" (answered,
     then the site restarts), "silent" (never asked) or None."""
@@ -119,7 +123,7 @@ def test_a_repeated_question_gets_the_same_answer(case, tmp_path):
 
 
 def test_a_site_withholds_and_writes_down_what_may_not_leave(tmp_path):
-    case, data = CASES[0], ragged_federation()
+    case, data = case_of("fmlr"), ragged_federation()
     k = int(np.argmin(data.sizes))
     settings = case.algorithm.completed(case.settings)
     half = SiteHalf(
@@ -135,14 +139,14 @@ def test_a_site_withholds_and_writes_down_what_may_not_leave(tmp_path):
     ("step", "common"), [("format_disk", {}), ("residual", {}), ("residual", {"coef": np.ones(3)})]
 )
 def test_a_question_that_breaks_the_contract_gets_one_word(step, common, tmp_path):
-    case, data = CASES[0], ragged_federation()
+    case, data = case_of("fmlr"), ragged_federation()
     settings = case.algorithm.completed(case.settings)
     half = SiteHalf(case.algorithm, settings, data.take([0]), 3, "run", tmp_path)
     assert half.answer(1, step, 0, common, {}).fault == (Reason.ERROR, "")
 
 
 def stateful_half(tmp_path):
-    case, data = CASES[1], ragged_federation()
+    case, data = case_of("consensus_lasso"), ragged_federation()
     settings = case.algorithm.completed(case.settings)
     return SiteHalf(case.algorithm, settings, data.take([0]), 3, "run", tmp_path)
 
@@ -198,7 +202,7 @@ def test_the_last_memory_counts_when_the_run_has_ended(tmp_path):
 
 @pytest.mark.parametrize("name", ["../outside", "a/b", "", ".hidden", "ledger"])
 def test_a_run_cannot_be_named_into_another_folder(name, tmp_path):
-    case, data = CASES[1], ragged_federation()
+    case, data = case_of("consensus_lasso"), ragged_federation()
     settings = case.algorithm.completed(case.settings)
     with pytest.raises(ValueError, match="cannot be the name of a run"):
         SiteHalf(case.algorithm, settings, data.take([0]), 3, name, tmp_path / "state")

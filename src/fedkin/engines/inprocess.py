@@ -137,6 +137,7 @@ class _LocalLink:
         self.memory: dict[str, Any] = {}
         self.kinds: list[tuple[str, ...]] = [()]
         self.kind = np.zeros(m, dtype=np.intp)
+        self.all_alike = True
         self.pending: list[tuple[Indices, Memory]] = []
 
     def exchange(
@@ -164,7 +165,7 @@ class _LocalLink:
                 continue
             code = self._kind_of(tuple(memory))
             if len(accepted) == len(clients) == m:
-                self.memory, self.kind[:] = dict(memory), code
+                self.memory, self.kind[:], self.all_alike = dict(memory), code, True
                 continue
             used = np.isin(clients, accepted)
             for name, array in memory.items():
@@ -173,7 +174,12 @@ class _LocalLink:
                     touched.add(name)
                 self.memory[name][clients[used]] = array[used]
             self.kind[clients[used]] = code
+            self.all_alike = bool((self.kind == self.kind[0]).all())
         self.pending = []
+
+    def _by_kind(self, who: Indices) -> list[Indices]:
+        kind = self.kind[who]
+        return [who[kind == code] for code in np.unique(kind)]
 
     def _kind_of(self, names: tuple[str, ...]) -> int:
         if names not in self.kinds:
@@ -218,10 +224,10 @@ class _LocalLink:
         found: list[Block] = []
         for b, block in enumerate(self.blocks):
             who = asked if len(self.blocks) == 1 else np.intersect1d(asked, block)
-            kind = self.kind[who]
             # A function gets clients with memory of one kind, or clients without any.
-            for code in kind[:1] if (kind == kind[:1]).all() else np.unique(kind):
-                self._call(number, ask, b, who[kind == code], found, failed)
+            for part in [who] if self.all_alike else self._by_kind(who):
+                if len(part):
+                    self._call(number, ask, b, part, found, failed)
         return found
 
     def _write_down(self, number: int, ask: Ask, found: list[Block]) -> None:

@@ -80,7 +80,9 @@ class Ledger:
         return entries
 
     def values(self, entry: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """The numbers of one entry."""
+        """The numbers of one entry; none if it was withheld or values are not kept."""
+        if "values" not in entry:
+            return {}
         with np.load(self.folder / entry["values"], allow_pickle=False) as stored:
             return dict(stored)
 
