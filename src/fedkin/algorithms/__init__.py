@@ -13,6 +13,8 @@ from fedkin.protocol import Algorithm
 _PLACES = {
     "fmlr": ("fedkin.algorithms.fmlr", "FMLR"),
     "fedgrem": ("fedkin.algorithms.fedgrem", "FEDGREM"),
+    "odcl": ("fedkin.algorithms.odcl", "ODCL"),
+    "ifca": ("fedkin.algorithms.ifca", "IFCA"),
     "consensus_lasso": ("fedkin.algorithms.consensus", "CONSENSUS_LASSO"),
 }
 

@@ -1,0 +1,392 @@
+"""ODCL: sites of a kind in one round (Armacki, Bajovic, Jakovetic, Kar 2024, Algorithm 1).
+
+Every site fits its own model and sends it; the server clusters the models and averages each cluster.
+
+| paper | here |
+|---|---|
+| theta_i hat, f_i | `model` of a site, its loss (`models.local_loss`) |
+| Xi, eta | `clustering`, `n_clusters` or `penalty` |
+| C'_k, theta_k tilde | `labels`, `cluster_models` |
+| I-ODCL, T (section 4.4) | `solver="sgd"`, `n_steps` |
+| oracle averaging, naive averaging, local ERM | `labels` given; one cluster; every site its own |
+
+Where we differ from the paper
+- The number of clusters is chosen: the smallest that the sites' own sampling errors explain
+  (chi-square, n - d degrees of freedom). That needs a covariance of every site with its model; where
+  one is withheld (n <= d + 4 rows, or too many coefficients) a gap test on the silhouette decides.
+- `aggregate`: the paper's mean; "size" and "precision" weigh sites by what they know (3 times less
+  error with n from 30 to 600); "median" bears wild sites; "statistics" pools X'X and X'y of the
+  cluster, which is what training on its joint rows would give (half the error at n = 2.5 d).
+- Fewer than twice as many rows as coefficients: models are useless as points (error .4 at n = d / 2),
+  so with "statistics" sites are clustered by what a shared model predicts of them (error .006).
+- `robust`: sites far from every neighbour are set aside and named, and keep their own model.
+- `refine_rounds`: sites choose the model that fits them best and clusters are averaged again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkin.algorithms import odcl_averages as averages
+from fedkin.algorithms.odcl_groups import (
+    FAR,
+    Grouping,
+    group_models,
+    group_predictions,
+    pooled_models,
+    stand_alone,
+)
+from fedkin.federation import Federation
+from fedkin.models.descent import sgd
+from fedkin.models.least_squares import upper_triangle
+from fedkin.models.local_loss import DEFAULT_ALPHA, LocalLoss, SquaredLoss, local_loss
+from fedkin.protocol import (
+    Algorithm,
+    Ask,
+    Field,
+    Program,
+    Replies,
+    Result,
+    Roster,
+    Schema,
+    Settings,
+    Step,
+)
+
+Floats = NDArray[np.float64]
+
+DEFAULTS: dict[str, Any] = {
+    "loss": "squared",
+    "fit_intercept": True,
+    "alpha": None,
+    "solver": "exact",
+    "n_steps": 1000,
+    "batch_size": 1,
+    "iterate": "last",
+    "radius": None,
+    "clustering": "kmeans",
+    "n_clusters": None,
+    "max_clusters": None,
+    "penalty": "auto",
+    "labels": None,
+    "true_labels": None,
+    "aggregate": "mean",
+    "space": "auto",
+    "robust": False,
+    "refine_rounds": 0,
+    "fraction": 1.0,
+}
+CLIENT_SETTINGS = (
+    "loss",
+    "fit_intercept",
+    "alpha",
+    "solver",
+    "n_steps",
+    "batch_size",
+    "iterate",
+    "radius",
+)
+
+# A covariance of more coefficients than this is not sent: 160 kB a site.
+MOST_COVARIANCES = 200
+# The chi-square rule needs a variance of the F law: more than 4 degrees of freedom.
+LEAST_FREEDOM = 5
+# Models are points worth clustering from this many rows a coefficient on.
+ROWS_PER_COEFFICIENT = 2.0
+ASIDE = -1
+
+# ------------------------------------------------------------------ what leaves a client
+
+MODEL = Field(("d",), "coefficients of the site's own fit, the intercept last")
+ROWS = Field((), "number of rows")
+COVARIANCE = Field(
+    ("u",), "sampling covariance of that fit, upper triangle; zeros where the rows do not give one"
+)
+STATISTICS = Field(("q",), "sums over the site's rows of products of features and outcome, and n")
+CHOICE = Field((), "which of the shared models fits the site's rows best", bound=1e9)
+
+MESSAGES: Mapping[str, Schema] = {
+    "model": {"model": MODEL},
+    "model_and_rows": {"model": MODEL, "rows": ROWS},
+    "model_and_covariance": {"model": MODEL, "rows": ROWS, "covariance": COVARIANCE},
+    "statistics": {"statistics": STATISTICS},
+}
+MODELS = {"models": Field(("K", "d"), "the shared model of every cluster")}
+
+
+def message_for(settings: Settings) -> str:
+    """The smallest message that serves the settings."""
+    if settings["aggregate"] == "statistics":
+        return "statistics"
+    chooses = settings["n_clusters"] is None and settings["labels"] is None
+    chooses &= not (settings["clustering"] == "convex" and settings["penalty"] != "auto")
+    if chooses or settings["aggregate"] == "precision":
+        return "model_and_covariance"
+    return "model_and_rows" if settings["aggregate"] == "size" else "model"
+
+
+# ------------------------------------------------------------------ client functions
+
+
+def prepare(clients: Federation, settings: Settings) -> LocalLoss:
+    """The clients behind their loss."""
+    return local_loss(clients, settings["loss"], settings["fit_intercept"], settings["alpha"])
+
+
+def own_models(clients, local, settings, memory, keys):
+    """Every client's fit (m, d): exact, or by stochastic steps; made once and remembered."""
+    if memory is not None:
+        return memory["model"]
+    if settings["solver"] == "exact":
+        return local.fit()
+    how = {name: settings[name] for name in ("n_steps", "batch_size", "iterate", "radius")}
+    return sgd(clients, local, settings["loss"], keys, **how)
+
+
+def packed_covariances(local: LocalLoss, models: Floats) -> Floats:
+    """Upper triangles (m, u) of the fits' covariances; (m, 0) where they would be too long."""
+    d = models.shape[1]
+    if d > MOST_COVARIANCES:
+        return np.zeros((len(models), 0))
+    covariances = local.covariances(models)
+    covariances[local.sizes < d + LEAST_FREEDOM] = 0.0
+    upper = upper_triangle(d)
+    return covariances[:, upper[0], upper[1]]
+
+
+def _sender(fields: Schema):
+    """The client function that sends these fields."""
+
+    def send(clients, cache, settings, common, personal, memory, keys):
+        if "statistics" in fields:
+            return {"statistics": cache.statistics.copy()}, memory
+        models = own_models(clients, cache, settings, memory, keys)
+        reply = {"model": models}
+        if "rows" in fields:
+            reply["rows"] = np.array(cache.sizes)
+        if "covariance" in fields:
+            reply["covariance"] = packed_covariances(cache, models)
+        return reply, {"model": models}
+
+    return send
+
+
+def _choose(clients, cache, settings, common, personal, memory, keys):
+    choice = cache.losses(common["models"]).argmin(axis=1)
+    return {"choice": choice.astype(np.float64)}, memory
+
+
+def _chooser(fields: Schema):
+    """As `_sender`, with the choice in front: for rounds in which not everybody was heard yet."""
+    send = _sender(fields)
+
+    def choose_and_send(*arguments):
+        first, _ = _choose(*arguments)
+        reply, memory = send(*arguments)
+        return {**first, **reply}, memory
+
+    return choose_and_send
+
+
+# ------------------------------------------------------------------ server program
+
+
+def program(roster: Roster, settings: Settings) -> Program:
+    """Collect the models, cluster them, average; refine if asked to."""
+    rng = np.random.default_rng([roster.seed, 0x0DC1])
+    message = message_for(settings)
+    sites = _Sites(len(roster), settings)
+    sites.hear((yield Ask(message, note="sites fit their own models")))
+    grouping, aside = _group(sites, settings, rng)
+    labels = np.full(len(roster), ASIDE)
+    labels[sites.heard] = grouping.labels
+    n_clusters = int(labels.max()) + 1 if (labels >= 0).any() else 0
+    models = sites.average(labels, n_clusters)
+    changes = []
+    for _ in range(settings["refine_rounds"]):
+        step = "choose" if sites.heard.all() else f"choose_with_{message}"
+        ask = Ask(step, {"models": models}, fraction=settings["fraction"], note="sites choose")
+        replies = yield ask
+        if step != "choose":
+            sites.hear(replies)
+        before = labels.copy()
+        free = ~aside[replies.clients]
+        labels[replies.clients[free]] = replies["choice"][free].astype(np.intp)
+        changes.append((labels != before).sum())
+        again = sites.average(labels, n_clusters)
+        models = np.where(np.isfinite(again), again, models)
+    return _result(sites, labels, aside, models, grouping, np.array(changes, dtype=np.float64))
+
+
+class _Sites:
+    """What the server knows of every site; NaN and zeros for those not heard yet."""
+
+    def __init__(self, n_sites: int, settings: Settings) -> None:
+        self.settings = settings
+        self.n_sites = n_sites
+        self.heard = np.zeros(n_sites, dtype=bool)
+        self.known: dict[str, Floats] = {}
+
+    def hear(self, replies: Replies) -> None:
+        """Note what came; a site speaks the same each time it is asked."""
+        for name, array in replies.items():
+            if name == "choice":
+                continue
+            empty = np.zeros((self.n_sites, *array.shape[1:]))
+            self.known.setdefault(name, empty)[replies.clients] = array
+        self.heard[replies.clients] = True
+        if "statistics" in self.known:
+            local = self.local()
+            self.known["model"], self.known["rows"] = local.fit(), local.sizes
+
+    def local(self) -> SquaredLoss:
+        """The sites behind their statistics."""
+        alpha = self.settings["alpha"] or DEFAULT_ALPHA["squared"]
+        return SquaredLoss(self.known["statistics"], self.settings["fit_intercept"], alpha)
+
+    @property
+    def models(self) -> Floats:
+        """Sites' own models (m, d)."""
+        return self.known["model"]
+
+    def covariances(self) -> Floats | None:
+        """Sampling covariances (m, d, d), zero where withheld; None if none were asked for."""
+        d = self.models.shape[1]
+        if "statistics" in self.known:
+            found = self.local().covariances(self.models)
+            found[self.known["rows"] < d + LEAST_FREEDOM] = 0.0
+            return found
+        packed = self.known.get("covariance")
+        if packed is None or packed.shape[1] == 0:
+            return None
+        full = np.zeros((self.n_sites, d, d))
+        upper = upper_triangle(d)
+        full[:, upper[0], upper[1]] = full[:, upper[1], upper[0]] = packed
+        return full
+
+    def average(self, labels: NDArray[np.intp], n_clusters: int) -> Floats:
+        """The model of every cluster (K, d); NaN for one without sites."""
+        how, models = self.settings["aggregate"], self.models
+        if how == "statistics":
+            share = averages.members(labels, n_clusters)
+            pooled = pooled_models(self.known["statistics"], share, self.settings)
+            return np.where(share.any(axis=1)[:, None], pooled, np.nan)
+        if how == "median":
+            return averages.geometric_medians(models, labels, n_clusters)
+        covariances = self.covariances() if how == "precision" else None
+        if covariances is not None:
+            return averages.precision_means(models, labels, n_clusters, covariances)
+        weights = self.known["rows"] if how == "size" else np.ones(self.n_sites)
+        return averages.weighted_means(models, labels, n_clusters, weights)
+
+
+def _group(
+    sites: _Sites, settings: Settings, rng: np.random.Generator
+) -> tuple[Grouping, NDArray[np.bool_]]:
+    """Labels of the heard sites, and which of all sites were set aside."""
+    heard, aside = sites.heard, np.zeros(sites.n_sites, dtype=bool)
+    if settings["labels"] is not None:
+        return Grouping(np.asarray(settings["labels"], dtype=np.intp)[heard], {}), aside
+    if _by_predictions(sites, settings):
+        return _group_by_predictions(sites, settings, rng)
+    models, covariances = sites.models[heard], sites.covariances()
+    if covariances is not None:
+        covariances = covariances[heard]
+    alone = np.zeros(len(models), dtype=bool)
+    if settings["robust"]:
+        spread = None if covariances is None else np.sqrt(np.einsum("mdd->m", covariances))
+        alone = stand_alone(models, spread)
+    kept = ~alone
+    freedom = None
+    if covariances is not None:
+        freedom = sites.known["rows"][heard][kept] - models.shape[1]
+        covariances = covariances[kept]
+    if settings["true_labels"] is not None:
+        truth = np.asarray(settings["true_labels"])[heard][kept]
+        settings = {**settings, "true_labels": truth}
+    found = group_models(models[kept], covariances, freedom, settings, rng)
+    return _with_aside(found, alone, heard, aside)
+
+
+def _by_predictions(sites: _Sites, settings: Settings) -> bool:
+    if settings["space"] != "auto":
+        return bool(settings["space"] == "predictions")
+    if "statistics" not in sites.known or settings["clustering"] == "convex":
+        return False
+    rows = np.median(sites.known["rows"][sites.heard])
+    return bool(rows < ROWS_PER_COEFFICIENT * sites.models.shape[1])
+
+
+def _group_by_predictions(
+    sites: _Sites, settings: Settings, rng: np.random.Generator
+) -> tuple[Grouping, NDArray[np.bool_]]:
+    heard, aside = sites.heard, np.zeros(sites.n_sites, dtype=bool)
+    local = sites.local().take(np.flatnonzero(heard))
+    found = group_predictions(local.statistics, settings, rng)
+    alone = np.zeros(len(found.labels), dtype=bool)
+    if settings["robust"]:
+        # Here the cluster's own loss is the distance, and a squared one.
+        share = averages.members(found.labels, int(found.labels.max()) + 1)
+        losses = local.losses(pooled_models(local.statistics, share, settings)).min(axis=1)
+        alone = losses > FAR**2 * np.median(losses)
+        if alone.any():
+            found = group_predictions(local.statistics[~alone], settings, rng)
+            return _with_aside(found, alone, heard, aside)
+    return found, aside
+
+
+def _with_aside(
+    found: Grouping, alone: NDArray[np.bool_], heard: NDArray[np.bool_], aside: NDArray[np.bool_]
+) -> tuple[Grouping, NDArray[np.bool_]]:
+    labels = np.full(len(alone), ASIDE)
+    labels[~alone] = found.labels
+    aside[np.flatnonzero(heard)[alone]] = True
+    return found._replace(labels=labels), aside
+
+
+def _result(
+    sites: _Sites,
+    labels: NDArray[np.intp],
+    aside: NDArray[np.bool_],
+    models: Floats,
+    grouping: Grouping,
+    changes: Floats,
+) -> Result:
+    own = np.where(sites.heard[:, None], sites.models, np.nan)
+    member = labels >= 0
+    personal = np.where(member[:, None], models[np.maximum(labels, 0)], own) if len(models) else own
+    rows = sites.known.get("rows", np.full(sites.n_sites, np.nan))
+    result = {
+        "cluster_models": models,
+        "models": personal,
+        "local_models": own,
+        "labels": labels,
+        "heard": sites.heard,
+        "aside": aside,
+        "site_rows": np.where(sites.heard, rows, np.nan),
+        "history_changes": changes,
+        **{name: np.asarray(array) for name, array in grouping.evidence.items()},
+    }
+    return {name: np.asarray(array) for name, array in result.items()}
+
+
+ODCL = Algorithm(
+    name="odcl",
+    prepare=prepare,
+    program=program,
+    defaults=DEFAULTS,
+    client_settings=CLIENT_SETTINGS,
+    steps={
+        **{name: Step(_sender(fields), fields) for name, fields in MESSAGES.items()},
+        "choose": Step(_choose, {"choice": CHOICE}, MODELS),
+        **{
+            f"choose_with_{name}": Step(_chooser(fields), {"choice": CHOICE, **fields}, MODELS)
+            for name, fields in MESSAGES.items()
+        },
+    },
+)
+
