@@ -14,7 +14,13 @@ _HOMES = {
     "Federation": "fedkin.federation",
     "FederationError": "fedkin.frames",
     "FMLR": "fedkin.estimators",
+    "ClusterOracle": "fedkin.estimators",
+    "IFCA": "fedkin.estimators",
     "InProcess": "fedkin.engines",
+    "LocalERM": "fedkin.estimators",
+    "NaiveAveraging": "fedkin.estimators",
+    "ODCL": "fedkin.estimators",
+    "OracleAveraging": "fedkin.estimators",
     "Rules": "fedkin.engines",
 }
 

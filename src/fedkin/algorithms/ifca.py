@@ -15,6 +15,7 @@ Where we differ from the paper
   averaged over the sites of the cluster; `divide_by="all"` divides by all sites that answered.
 - Full local gradients unless `batch_size` says how many rows to draw a step; the paper is silent.
 - The squared loss has its factor 1/2; without it, double `step_size`.
+- `step_size=None` is one over the steepest site's curvature, with which no site can overshoot.
 - It stops when no model moves by `tol`, and asks everybody for a last choice.
 """
 
@@ -41,7 +42,7 @@ DEFAULTS: dict[str, Any] = {
     "init_scale": 1.0,
     "averaging": "model",
     "divide_by": "cluster",
-    "step_size": 0.1,
+    "step_size": None,
     "local_steps": 10,
     "batch_size": None,
     "max_rounds": 200,
@@ -54,6 +55,8 @@ DEFAULTS: dict[str, Any] = {
 UPDATE = Field(("d",), "the chosen model after the site's steps, or its gradient at that model")
 LOSS = Field((), "mean loss of the site's rows under the model it chose")
 FEATURES = Field((), "number of coefficients of a model")
+STEEPNESS = Field((), "largest second derivative of the site's loss")
+STEP = Field((), "length of a gradient step")
 ROWS = Field((), "number of rows")
 
 # ------------------------------------------------------------------ client functions
@@ -61,7 +64,8 @@ ROWS = Field((), "number of rows")
 
 def _describe(clients, cache, settings, common, personal, memory, keys):
     rows = np.array(cache.sizes)
-    return {"features": np.full(len(rows), float(cache.n_coefficients)), "rows": rows}, memory
+    reply = {"features": np.full(len(rows), float(cache.n_coefficients)), "rows": rows}
+    return {**reply, "steepness": cache.steepness()}, memory
 
 
 def _update(clients, cache, settings, common, personal, memory, keys):
@@ -74,7 +78,7 @@ def _update(clients, cache, settings, common, personal, memory, keys):
     else:
         update = start.copy()
         for t in range(settings["local_steps"]):
-            update -= settings["step_size"] * _gradient(clients, cache, settings, update, keys, t)
+            update -= common["step"] * _gradient(clients, cache, settings, update, keys, t)
     return {"update": update, "choice": choice.astype(np.float64)}, memory
 
 
@@ -105,12 +109,13 @@ def program(roster: Roster, settings: Settings) -> Program:
     replies = yield Ask("describe", note="sizes")
     rows = np.full(len(roster), np.nan)
     rows[replies.clients] = replies["rows"]
+    step = settings["step_size"] or 1.0 / max(float(replies["steepness"].max()), 1e-300)
     models = _start(int(np.median(replies["features"])), settings, roster.seed)
     history, converged = [], False
     for _ in range(settings["max_rounds"]):
-        ask = Ask("update", {"models": models}, fraction=settings["fraction"], note="IFCA")
-        replies = yield ask
-        new = _moved(models, replies["update"], replies["choice"], settings)
+        common = {"models": models, "step": np.array(step)}
+        replies = yield Ask("update", common, fraction=settings["fraction"], note="IFCA")
+        new = _moved(models, replies["update"], replies["choice"], step, settings)
         change = float(np.abs(new - models).max())
         history.append(change)
         models = new
@@ -148,14 +153,16 @@ def _start(n_coefficients: int, settings: Settings, seed: int) -> Floats:
     return given
 
 
-def _moved(models: Floats, updates: Floats, choice: Floats, settings: Settings) -> Floats:
+def _moved(
+    models: Floats, updates: Floats, choice: Floats, step: float, settings: Settings
+) -> Floats:
     """The models after one round; a model nobody chose stays."""
     share = members(choice.astype(np.intp), len(models))
     count = share.sum(axis=1, keepdims=True)
     total = share @ updates
     if settings["averaging"] == "gradient":
         divisor = len(choice) if settings["divide_by"] == "all" else np.maximum(count, 1.0)
-        return models - settings["step_size"] * total / divisor
+        return models - step * total / divisor
     return np.where(count > 0, total / np.maximum(count, 1.0), models)
 
 
@@ -169,13 +176,12 @@ IFCA = Algorithm(
         "fit_intercept",
         "alpha",
         "averaging",
-        "step_size",
         "local_steps",
         "batch_size",
     ),
     steps={
-        "describe": Step(_describe, {"features": FEATURES, "rows": ROWS}),
-        "update": Step(_update, {"update": UPDATE, "choice": CHOICE}, MODELS),
+        "describe": Step(_describe, {"features": FEATURES, "rows": ROWS, "steepness": STEEPNESS}),
+        "update": Step(_update, {"update": UPDATE, "choice": CHOICE}, {**MODELS, "step": STEP}),
         "choose": Step(_choose, {"choice": CHOICE, "loss": LOSS}, MODELS),
     },
 )

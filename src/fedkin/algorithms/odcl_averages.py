@@ -23,9 +23,7 @@ def weighted_means(models: Floats, labels: Labels, n_groups: int, weights: Float
         return np.asarray((share @ models) / share.sum(axis=1, keepdims=True))
 
 
-def precision_means(
-    models: Floats, labels: Labels, n_groups: int, covariances: Floats
-) -> Floats:
+def precision_means(models: Floats, labels: Labels, n_groups: int, covariances: Floats) -> Floats:
     """(sum P_i)^-1 sum P_i theta_i with P_i the inverse of a client's covariance (m, d, d).
 
     A client that withholds its covariance (zeros) has no say, unless its whole group does.

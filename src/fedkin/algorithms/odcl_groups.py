@@ -16,7 +16,8 @@ from fedkin import clustering
 from fedkin.clustering.choice import LEVEL
 from fedkin.clustering.points import in_order_of_appearance
 from fedkin.clustering.scatter import explained_scatter, usable_covariances
-from fedkin.models.least_squares import penalised, residual_coefficients, solve
+from fedkin.models.least_squares import n_coefficients, penalised, residual_coefficients, solve
+from fedkin.models.random_effects import shared_prior_fits
 from fedkin.protocol import Array, Settings
 
 Floats = NDArray[np.float64]
@@ -27,9 +28,8 @@ Labels = NDArray[np.intp]
 NEIGHBOUR = 3
 FAR = 3.0
 # Starts of the clustering by predictions, side by side; and when their steps must have settled.
-N_STARTS = 40
+N_STARTS = 20
 MAX_STEPS = 100
-RIDGE_ROWS = 1.0  # in the first guesses, where a site alone does not determine a model
 
 
 class Grouping(NamedTuple):
@@ -81,7 +81,7 @@ def group_models(
         wanted = chosen.n_clusters
     else:
         evidence = {}
-    run = {
+    run: Any = {
         "kmeans": clustering.kmeans,
         "spectral": clustering.spectral_kmeans,
         "gradient": clustering.gradient_clustering,
@@ -158,9 +158,7 @@ def _one_explains(models: Floats, covariances: Floats | None, freedom: Floats | 
 # ------------------------------------------------------------------ in the space of predictions
 
 
-def group_predictions(
-    statistics: Floats, settings: Settings, rng: np.random.Generator
-) -> Grouping:
+def group_predictions(statistics: Floats, settings: Settings, rng: np.random.Generator) -> Grouping:
     """Cluster sites by loss: every site joins the pooled fit that leaves it the least residual.
 
     K-means with squared residuals for distances; the number of clusters, if open, by BIC.
@@ -172,7 +170,7 @@ def group_predictions(
     fits = [_least_residuals(statistics, int(k), settings, rng) for k in candidates]
     if wanted is not None:
         return Grouping(in_order_of_appearance(fits[0][0]), {})
-    n_rows, d = statistics[:, -1].sum(), residual_width(statistics)
+    n_rows, d = statistics[:, -1].sum(), n_coefficients(statistics.shape[-1])
     noise = np.maximum([total for _, total in fits], np.finfo(float).tiny) / n_rows
     curve = n_rows * np.log(noise) + candidates * d * np.log(n_rows)
     best = int(np.argmin(curve))
@@ -182,13 +180,6 @@ def group_predictions(
         "choice_method": np.array("bic"),
     }
     return Grouping(in_order_of_appearance(fits[best][0]), evidence)
-
-
-def residual_width(statistics: Floats) -> int:
-    """Coefficients behind packed statistics (m, q)."""
-    from fedkin.models.least_squares import n_coefficients
-
-    return n_coefficients(statistics.shape[-1])
 
 
 def pooled_models(statistics: Floats, share: Floats, settings: Settings) -> Floats:
@@ -220,15 +211,19 @@ def _least_residuals(
 
 
 def _first_guesses(statistics: Floats, n_clusters: int, rng: np.random.Generator) -> Floats:
-    """Models (N_STARTS, K, d): K-means of ridge fits, or one site after another, by turns.
+    """Models (N_STARTS, K, d): K-means of the sites' fits, or one site after another, by turns.
 
-    A start of the second kind draws each next site with probability proportional to what the models
-    so far leave unexplained of it (k-means++ in the space of predictions).
+    The fits share one prior (`models.random_effects`): ridge fits of few rows are all too short and
+    start K-means in the wrong place. A start of the second kind draws each next site with
+    probability proportional to what the models so far leave unexplained of it.
     """
-    own, _ = solve(statistics, ridge=RIDGE_ROWS)
+    own = shared_prior_fits(statistics)
     seeds = rng.integers(0, 2**31 - 1, size=N_STARTS // 2)
     n_distinct = min(n_clusters, len(np.unique(own, axis=0)))
-    starts = [_filled(clustering.kmeans(own, n_distinct, int(s), 1).centers, n_clusters) for s in seeds]
+    starts = []
+    for seed in seeds:
+        centers = clustering.kmeans(own, n_distinct, int(seed), 1).centers
+        starts.append(centers[np.arange(n_clusters) % n_distinct])
     between = np.maximum(residual_coefficients(own) @ statistics.T, 0.0)
     for _ in range(N_STARTS - len(starts)):
         chosen = [int(rng.integers(len(own)))]
@@ -238,7 +233,3 @@ def _first_guesses(statistics: Floats, n_clusters: int, rng: np.random.Generator
             chosen.append(int(rng.choice(len(own), p=chance)))
         starts.append(own[chosen])
     return np.array(starts)
-
-
-def _filled(centers: Floats, n_clusters: int) -> Floats:
-    return centers[np.arange(n_clusters) % len(centers)]

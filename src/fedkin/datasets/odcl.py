@@ -2,7 +2,7 @@
 
 | function | setting of the paper |
 |---|---|
-| `make_sparse_regressions()` | section 5, Figure 2: K = 10, d = 20, five features of a row not zero |
+| `make_sparse_regressions()` | section 5, Figure 2: K = 10, d = 20, five features a row |
 | `make_sparse_regressions(intervals=APPENDIX_D2)` | D.2, D.3 and Table 3: K = 4 |
 | `make_logistic_groups()` | D.1: K = 4, two features |
 | `make_flipped_images(X, y, ...)` | Table 2: two classes, labelled the other way round at half |
@@ -92,7 +92,7 @@ def make_sparse_regressions(
     n_active: int = 5,
     random_state: int | list[int] = 0,
 ) -> SitesOfKinds:
-    """Section 5: y = x'u_k + N(0, 1), `n_active` random features of a row N(0, 1), the rest zero."""
+    """Section 5: y = x'u_k + N(0, 1); `n_active` features of a row are N(0, 1), the rest zero."""
     rng = np.random.default_rng(random_state)
     low, high = np.array(intervals).T
     coef = rng.uniform(low[:, None], high[:, None], (len(intervals), n_features))

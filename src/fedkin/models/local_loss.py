@@ -12,6 +12,7 @@ Models are vectors of d coefficients with the intercept last, if there is one.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -27,6 +28,8 @@ Loss = Literal["squared", "logistic"]
 # The penalty used when none is asked for: none, and for the logistic loss the paper's C, without
 # which a site whose classes can be separated has no minimiser.
 DEFAULT_ALPHA = {"squared": 0.0, "logistic": 1e-5}
+# Above so many coefficients the trace stands in for the largest eigenvalue.
+MOST_EIGENVALUES = 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +66,7 @@ class SquaredLoss:
 
     def gradients(self, coef: Floats) -> Floats:
         """Gradient of every client's penalised loss at its own model (m, d)."""
-        gram, cross, _, n_rows = self._unpacked()
+        gram, cross, _, n_rows = self._parts
         slope = (gram @ coef[..., None])[..., 0] - cross
         return slope / np.maximum(n_rows, 1.0)[:, None] + self._strength() * coef
 
@@ -75,14 +78,17 @@ class SquaredLoss:
 
     def curvatures(self) -> Floats:
         """Second derivatives of every client's penalised loss, (m, d, d)."""
-        gram, _, _, n_rows = self._unpacked()
+        gram, _, _, n_rows = self._parts
         return gram / np.maximum(n_rows, 1.0)[:, None, None] + np.diag(self._strength())
 
-    def _unpacked(self) -> tuple[Floats, ...]:
+    @cached_property
+    def _parts(self) -> tuple[Floats, ...]:
         # Unpacked once: IFCA takes thousands of gradients of the same clients.
-        if "_parts" not in self.__dict__:
-            object.__setattr__(self, "_parts", least_squares.unpack(self.statistics))
-        return self.__dict__["_parts"]  # type: ignore[no-any-return]
+        return least_squares.unpack(self.statistics)
+
+    def steepness(self) -> Floats:
+        """Largest second derivative of every client's loss, (m,)."""
+        return np.asarray(np.linalg.eigvalsh(self.curvatures())[:, -1])
 
     def _strength(self) -> Floats:
         strength = np.full(self.n_coefficients, self.alpha)
@@ -134,6 +140,13 @@ class LogisticLoss:
         at = np.zeros((self.rows.n_clients, self.n_coefficients))
         return logistic.curvatures(self.rows, at, self.fit_intercept, self.alpha)
 
+    def steepness(self) -> Floats:
+        """Largest second derivative of every client's loss, (m,); a bound if there are many."""
+        if self.n_coefficients <= MOST_EIGENVALUES:
+            return np.asarray(np.linalg.eigvalsh(self.curvatures())[:, -1])
+        squares = self.rows.squares[:, 1:].sum(axis=1) / np.maximum(self.sizes, 1.0)
+        return np.asarray(0.25 * (squares + self.fit_intercept) + self.alpha)
+
 
 LocalLoss = SquaredLoss | LogisticLoss
 
@@ -159,10 +172,7 @@ def row_gradients(
     score = (X @ slopes[..., None])[..., 0]
     if fit_intercept:
         score = score + coef[:, -1:]
-    if loss == "logistic":
-        pull = -y * logistic.sigmoid(-y * score)
-    else:
-        pull = score - y
+    pull = -y * logistic.sigmoid(-y * score) if loss == "logistic" else score - y
     pull = pull / X.shape[1]
     gradient = (pull[:, None, :] @ X)[:, 0] + alpha * slopes
     if fit_intercept:

@@ -102,7 +102,7 @@ def curvatures(rows: RowBlocks, coef: Floats, fit_intercept: bool, alpha: float)
     strength = penalties(rows.n_columns - 1, fit_intercept, alpha)
     out = np.tile(np.diag(strength), (rows.n_clients, 1, 1))
     for block in rows.blocks:
-        X, y, present = _parts(block, fit_intercept)
+        X, _, present = _parts(block, fit_intercept)
         share = sigmoid(np.einsum("kdn,kd->kn", X, coef[block.clients]))
         weight = share * (1.0 - share) * present / block.sizes[:, None]
         out[block.clients] += (X * weight[:, None, :]) @ X.transpose(0, 2, 1)
