@@ -19,6 +19,8 @@ class Case:
 
     settled : settings under which clients that missed early rounds do not change the end
     pooled : settings and an oracle (X, y) -> {name: array}: what identical clients must give
+    rounds_setting : the setting that says how many rounds there are
+    variant : tells rows of one algorithm apart
     """
 
     name: str
@@ -26,13 +28,15 @@ class Case:
     pooled_settings: Mapping[str, Any]
     pooled: Callable[[np.ndarray, np.ndarray], dict[str, np.ndarray]]
     shared: tuple[str, ...]
+    rounds_setting: str = "max_rounds"
+    variant: str = ""
 
     @property
     def algorithm(self) -> Algorithm:
         return algorithm(self.name)
 
     def __str__(self) -> str:
-        return self.name
+        return f"{self.name} {self.variant}".strip()
 
 
 def ragged_federation(n_clients: int = 7, seed: int = 0) -> Federation:
@@ -59,6 +63,13 @@ def _lasso(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
     return {"coef": model.fit(X, y).coef_}
 
 
+def _cluster_least_squares(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+    return {"cluster_models": np.linalg.lstsq(X, y, rcond=None)[0][None]}
+
+
+_PLAIN = {"fit_intercept": False}
+_MANY_ROUNDS = {"step_size": 0.5, "local_steps": 1, "max_rounds": 3000, "tol": 1e-11}
+
 CASES = (
     Case(
         "fmlr",
@@ -73,5 +84,29 @@ CASES = (
         {"alpha": 5.0, "tol": 1e-12, "max_rounds": 5000},
         _lasso,
         ("coef",),
+    ),
+    Case(
+        "odcl",
+        {"n_clusters": 2, "aggregate": "size", "refine_rounds": 5, **_PLAIN},
+        {"n_clusters": 1, "aggregate": "size", **_PLAIN},
+        _cluster_least_squares,
+        ("cluster_models",),
+        "refine_rounds",
+    ),
+    Case(
+        "odcl",
+        {"n_clusters": 2, "aggregate": "statistics", "refine_rounds": 5, **_PLAIN},
+        {"n_clusters": 1, "aggregate": "statistics", **_PLAIN},
+        _cluster_least_squares,
+        ("cluster_models",),
+        "refine_rounds",
+        "statistics",
+    ),
+    Case(
+        "ifca",
+        {"init": np.eye(2, 3) - np.eye(2, 3)[::-1], **_PLAIN, **_MANY_ROUNDS},
+        {"n_clusters": 1, "max_rounds": 20_000, "tol": 1e-12, **_PLAIN},
+        _cluster_least_squares,
+        ("cluster_models",),
     ),
 )

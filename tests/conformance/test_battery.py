@@ -340,7 +340,7 @@ def test_a_killed_process_resumes_to_the_same_bits(case, tmp_path):
 import os, signal
 from tests.conformance.cases import CASES, ragged_federation
 from fedkin.engines import InProcess
-case = next(case for case in CASES if case.name == {case.name!r})
+case = next(case for case in CASES if str(case) == {str(case)!r})
 def die(number, names):
     if number == 4:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -396,7 +396,7 @@ def test_another_run_in_the_same_folder_is_refused(case, tmp_path):
 
 @every_algorithm
 def test_a_fraction_of_clients_is_asked_each_round(case, tmp_path):
-    settings = {**case.settings, "fraction": 0.5, "max_rounds": 6}
+    settings = {**case.settings, "fraction": 0.5, case.rounds_setting: 6}
     outcome = InProcess(journal=tmp_path).run(case.algorithm, settings, ragged_federation(), 3)
     asked = [len(Journal(tmp_path).read(k).asked) for k in range(1, outcome.traffic.rounds + 1)]
     assert asked.count(round(0.5 * 7)) == 6

@@ -135,3 +135,17 @@ def sampling_covariances(
         noise = residual[usable] / (n_rows[usable] - n_coef)
         out[usable] = np.where(full, noise, 0.0)[:, None, None] * inverse / unit
     return out
+
+
+def least_norm(statistics: Floats) -> Floats:
+    """The shortest of all least-squares solutions (..., d), in the units of the columns.
+
+    For comparing clients whose rows do not determine a model: `solve` gives a column with few and
+    small entries a large coefficient, this gives it a small one.
+    """
+    gram, cross, _, _ = unpack(statistics)
+    values, vectors = np.linalg.eigh(gram)
+    kept = values > RANK_TOLERANCE * values[..., -1:]
+    inverse = np.where(kept, 1.0 / np.where(kept, values, 1.0), 0.0)
+    projected = np.einsum("...ij,...i->...j", vectors, cross)
+    return np.asarray(np.einsum("...ij,...j->...i", vectors, inverse * projected))

@@ -55,9 +55,12 @@ class SquaredLoss:
         return least_squares.n_coefficients(self.statistics.shape[1])
 
     def fit(self) -> Floats:
-        """Every client's own minimiser (m, d), the least-norm one where there are several."""
+        """Every client's own minimiser (m, d), the shortest one where there are several."""
         penalised = least_squares.penalised(self.statistics, self.alpha, self.fit_intercept)
-        return least_squares.solve(penalised)[0]
+        coef, rank = least_squares.solve(penalised)
+        several = rank < self.n_coefficients
+        coef[several] = least_squares.least_norm(penalised[several])
+        return coef
 
     def losses(self, models: Floats) -> Floats:
         """Mean loss of every client under every model (K, d), without penalty, (m, K)."""
