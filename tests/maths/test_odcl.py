@@ -230,22 +230,24 @@ def test_small_sites_do_not_stand_alone_for_being_small():
     assert not stand_alone(models, spread * np.sqrt(10)).any()
 
 
-def test_a_refining_round_mends_wrong_labels():
-    """Eight rows for five coefficients: models mislead, losses do not."""
-    rng = np.random.default_rng(1)
-    coef = np.array([[1.0] * 5, [-1.0] * 5])
-    clients, truth = [], np.arange(40) % 2
+def _wrong_labels(seed, refine_rounds):
+    rng = np.random.default_rng(seed)
+    coef, truth = np.array([[1.0] * 5, [-1.0] * 5]), np.arange(40) % 2
+    clients = []
     for k in truth:
         X = rng.normal(size=(8, 5))
-        clients.append((X, X @ coef[k] + 1.5 * rng.normal(size=8)))
+        clients.append((X, X @ coef[k] + 3.0 * rng.normal(size=8)))
+    settings = {"n_clusters": 2, "refine_rounds": refine_rounds, "fit_intercept": False}
     data = Federation.from_clients(clients)
+    labels = InProcess().run(algorithm("odcl"), settings, data, 0).result["labels"]
+    return min((labels != truth).sum(), (labels == truth).sum())
 
-    def wrong(rounds):
-        settings = {"n_clusters": 2, "refine_rounds": rounds, "fit_intercept": False}
-        labels = InProcess().run(algorithm("odcl"), settings, data, 0).result["labels"]
-        return min((labels != truth).sum(), (labels == truth).sum())
 
-    assert wrong(2) < wrong(0)
+def test_a_refining_round_mends_wrong_labels():
+    """Eight rows for five coefficients: models mislead, losses do less."""
+    once = sum(_wrong_labels(seed, 0) for seed in (0, 1, 2))
+    refined = sum(_wrong_labels(seed, 1) for seed in (0, 1, 2))
+    assert refined < once / 2
 
 
 def test_a_refining_round_costs_one_number_a_site_when_all_were_heard():

@@ -125,7 +125,7 @@ def test_logistic_clusters_classify_and_adapt():
 
 
 def test_odd_sites_are_named_in_the_summary_and_keep_their_own_model():
-    groups = spoil_sites(make_sparse_regressions(80, n_clients=60, random_state=2), 0.1, "wild")
+    groups = spoil_sites(make_sparse_regressions(80, random_state=2), 0.1, "wild")
     fitted = ODCL(robust=True, fit_intercept=False, random_state=0).fit(groups.federation)
     spoilt = fitted.client_names_[groups.labels < 0]
     assert list(fitted.odd_sites_) == list(spoilt)

@@ -22,8 +22,8 @@ from fedkin.models.row_blocks import Block, RowBlocks
 Floats = NDArray[np.float64]
 
 # The least penalty on any coefficient: separable rows, or rows of one class, have their minimiser
-# at infinity; this holds it where the loss is about 1e-8.
-LEAST_PENALTY = 1e-8
+# at infinity; this holds it where the loss is about 1e-9.
+LEAST_PENALTY = 1e-10
 MAX_STEPS = 100
 # Newton's decrement (twice the loss still to gain) at which a client is done; losses are below 1.
 TOLERANCE = 1e-22
