@@ -68,7 +68,7 @@ def _cluster_least_squares(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray
 
 
 _PLAIN = {"fit_intercept": False}
-_MANY_ROUNDS = {"step_size": 0.5, "local_steps": 1, "max_rounds": 3000, "tol": 1e-11}
+_MANY_ROUNDS = {"step_size": 0.5, "local_steps": 1, "max_rounds": 120, "tol": 1e-11}
 
 CASES = (
     Case(
