@@ -52,6 +52,11 @@ def test_a_wrong_parameter_of_ifca_is_named(parameters, complaint):
         IFCA(**parameters).fit(GROUPS.federation)
 
 
+def test_ifca_says_when_its_steps_are_too_long():
+    with pytest.raises(ValueError, match=r"IFCA diverges: .* step_size=50; use a smaller one"):
+        IFCA(2, step_size=50.0, local_steps=2).fit(GROUPS.federation)
+
+
 def test_oracles_need_the_truth_and_probabilities_need_the_logistic_loss():
     with pytest.raises(ValueError, match="OracleAveraging is an oracle: it needs true_labels"):
         OracleAveraging().fit(GROUPS.federation)

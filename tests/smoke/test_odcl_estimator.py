@@ -155,6 +155,37 @@ def test_discordant_sites_are_coped_with(aggregate):
         assert np.isfinite(fitted.predict(np.ones((2, 3)), ["empty", "constant"])).all()
 
 
+def test_rivals_cope_with_an_empty_site():
+    clients = {name: GROUPS.federation.client(k) for k, name in enumerate(GROUPS.federation.names)}
+    clients["empty"] = (np.empty((0, 20)), np.empty(0))
+    data = Federation.from_clients(clients)
+    truth = {**dict(zip(GROUPS.federation.names, GROUPS.labels)), "empty": 9}
+    for model in (
+        LocalERM(),
+        NaiveAveraging(),
+        OracleAveraging(truth),
+        ClusterOracle(truth),
+        IFCA(4, init=GROUPS.coef, averaging="gradient", max_rounds=2000),
+    ):
+        fitted = model.fit(data)
+        assert {r.site for r in fitted.refusals_} == {"empty"}
+        assert np.isfinite(fitted.coef_).all() and np.isfinite(fitted.cluster_coef_).all()
+        population = np.bincount(fitted.labels_[:-1]) @ fitted.cluster_coef_ / 24
+        np.testing.assert_allclose(fitted.coef_[-1], population)
+        assert f"{type(model).__name__}: 25 sites" in str(fitted.summary())
+    classes = np.where(data.y > 0, 1.0, 0.0)
+    sites = np.array(data.names)[data.owner]
+    with pytest.raises(ValueError, match="true cluster 4 has no rows"):
+        ClusterOracle(truth, loss="logistic").fit(
+            Federation.from_clients(
+                {
+                    **{n: (data.X[sites == n], classes[sites == n]) for n in data.names[:-1]},
+                    "empty": clients["empty"],
+                }
+            )
+        )
+
+
 def test_one_class_sites_are_coped_with():
     rng = np.random.default_rng(0)
     clients = {f"s{k}": (rng.normal(size=(9, 2)), np.tile([0.0, 1.0, 1.0], 3)) for k in range(8)}

@@ -50,6 +50,9 @@ DEFAULTS: dict[str, Any] = {
     "fraction": 1.0,
 }
 
+# Coefficients of this size come from steps that overshoot, not from data.
+DIVERGED = 1e15
+
 # ------------------------------------------------------------------ what leaves a client
 
 UPDATE = Field(("d",), "the chosen model after the site's steps, or its gradient at that model")
@@ -119,9 +122,14 @@ def program(roster: Roster, settings: Settings) -> Program:
         change = float(np.abs(new - models).max())
         history.append(change)
         models = new
-        # An overflow is an end, too: the step was too long.
-        converged = change <= settings["tol"] * (1.0 + float(np.abs(models).max()))
-        if converged or not np.isfinite(models).all():
+        largest = float(np.abs(models).max())
+        if not largest <= DIVERGED:
+            raise ValueError(
+                f"IFCA diverges: coefficients reached {largest:.0e} with step_size={step:.3g}; use "
+                "a smaller one, or None"
+            )
+        converged = change <= settings["tol"] * (1.0 + largest)
+        if converged:
             break
     replies = yield Ask("choose", {"models": models}, note="sites choose for the last time")
     labels = np.full(len(roster), -1)

@@ -101,7 +101,9 @@ def group_sites(
     """Labels of the heard sites, and which of all sites were set aside."""
     heard, aside = sites.heard, np.zeros(sites.n_sites, dtype=bool)
     if settings["labels"] is not None:
-        return Grouping(_given(settings["labels"], sites.n_sites)[heard], {}), aside
+        given = _given(settings["labels"], sites.n_sites)[heard]
+        # A cluster of which nobody was heard is no cluster.
+        return Grouping(np.unique(given, return_inverse=True)[1].astype(np.intp), {}), aside
     if _by_predictions(sites, settings):
         return _group_by_predictions(sites, settings, rng)
     models, covariances = sites.models[heard], sites.covariances()

@@ -293,6 +293,9 @@ class ClusterOracle(OracleAveraging):
         if federation is None or self.engine is not None:
             raise ValueError("ClusterOracle pools rows with logistic loss: only in this process")
         labels = self._labels(federation)
+        filled = np.bincount(labels, weights=federation.sizes) > 0
+        if not filled.all():
+            raise ValueError(f"true cluster {int(np.argmin(filled))} has no rows at any site")
         pooled = Federation.from_groups(federation.X, labels[federation.owner], federation.y)
         settings = {**self._settings(federation), "labels": "own", "aggregate": "mean"}
         outcome = self._run(ALGORITHM, settings, pooled)
