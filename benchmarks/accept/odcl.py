@@ -8,7 +8,6 @@ Image data are read from the folder FEDKIN_DATA (mnist.npz, cifar10_airplane_aut
 from __future__ import annotations
 
 import csv
-import os
 import sys
 import warnings
 from dataclasses import replace
@@ -19,6 +18,8 @@ import numpy as np
 from fedkin import IFCA, ODCL, ClusterOracle, InProcess, LocalERM, NaiveAveraging, OracleAveraging
 from fedkin.algorithms import algorithm
 from fedkin.datasets import (
+    load_cifar10_two_classes,
+    load_mnist,
     make_flipped_images,
     make_logistic_groups,
     make_sparse_regressions,
@@ -254,18 +255,16 @@ def homogeneous():
 
 
 def images():
-    folder = Path(os.environ.get("FEDKIN_DATA", "data"))
     tasks = {
-        "MNIST": ("mnist.npz", (1, 2), 2, 0.0, 5),
-        "CIFAR-10": ("cifar10_airplane_automobile.npz", (0, 1), 20, 0.0, 3),
-        "noisy CIFAR-10": ("cifar10_airplane_automobile.npz", (0, 1), 20, 0.2, 3),
+        "MNIST": (load_mnist, (1, 2), 2, 0.0, 5),
+        "CIFAR-10": (load_cifar10_two_classes, (0, 1), 20, 0.0, 3),
+        "noisy CIFAR-10": (load_cifar10_two_classes, (0, 1), 20, 0.2, 3),
     }
     shared = {"loss": "logistic", "alpha": 1e-5, "fit_intercept": False}
     rows = []
-    for name, (file, classes, per_class, flipped, n_seeds) in tasks.items():
-        with np.load(folder / file, allow_pickle=False) as stored:
-            train = stored["X_train"], stored["y_train"]
-            test = stored["X_test"], stored["y_test"]
+    for name, (load, classes, per_class, flipped, n_seeds) in tasks.items():
+        stored = load()
+        train, test = (stored.X_train, stored.y_train), (stored.X_test, stored.y_test)
         found: dict[str, list[float]] = {}
         for seed in range(n_seeds):
             task = make_flipped_images(

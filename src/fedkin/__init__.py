@@ -22,6 +22,7 @@ _HOMES = {
     "ODCL": "fedkin.estimators",
     "OracleAveraging": "fedkin.estimators",
     "Rules": "fedkin.engines",
+    "Standardizer": "fedkin.estimators",
 }
 
 __all__ = ["__version__", *_HOMES]

@@ -26,12 +26,15 @@ from fedkin.frames import (
     same_columns,
     target_vector,
 )
-from fedkin.names import canonical_name, name_codes, name_order, site_of_row
+from fedkin.names import canonical_name, name_codes, name_order, site_labels
 from fedkin.randomness import name_keys, row_uniforms, uniforms
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
+# A column whose mean is this many times its spread is close to a second intercept: sums of
+# products hold about 16 digits, and twice these are gone before the spread begins.
+OFF_CENTRE = 1e5
 # Padding a bucket of clients to its widest member wastes at most this factor.
 BUCKET_RATIO = 1.25
 # Padded numbers handled at once; 32 MiB of doubles stay near the last-level cache.
@@ -87,7 +90,7 @@ class Federation:
         """From one table and a site name per row."""
         table, features = numeric_table(X)
         features = features if feature_names is None else tuple(feature_names)
-        labels = np.asarray(groups)
+        labels = site_labels(groups)
         if labels.ndim != 1 or len(labels) != len(table):
             raise ValueError(
                 f"groups must hold one site name per row: {len(table)} rows, "
@@ -166,14 +169,20 @@ class Federation:
                 raise ValueError(
                     f"there is no column {column!r}; the columns are {', '.join(table.columns)}"
                 )
+        for column in features or []:
+            if column in (client, target):
+                role = "the target" if column == target else "the site's name"
+                raise ValueError(f"column {column!r} is {role}; it cannot be a feature, too")
+        if features and len(set(features)) < len(features):
+            twice = next(c for c in features if list(features).count(c) > 1)
+            raise ValueError(f"feature {twice!r} is named twice; name it once")
         features = features or [c for c in table.columns if c not in (client, target)]
         if not features:
             raise ValueError("no feature columns are left; give the table at least one")
-        groups = np.array([site_of_row(i, v) for i, v in enumerate(table[client].to_list())])
         columns = {c: numeric_column(table[c], c) for c in features}
         return cls.from_groups(
             np.stack(list(columns.values()), axis=1),
-            groups,
+            table[client].to_list(),
             None if target is None else numeric_column(table[target], target),
             features,
             target,
@@ -202,7 +211,7 @@ class Federation:
             if twice:
                 raise ValueError(f"two files are both called {min(twice)!r}; give a mapping")
             files = dict(zip(stems, files))
-        read = {canonical_name(n): read_site(Path(path), target) for n, path in files.items()}
+        read = {n: read_site(Path(path), target) for n, path in files.items()}
         clients = {n: X if y is None else (X, y) for n, (X, y) in read.items()}
         return cls.from_clients(clients, target or "y")
 
@@ -287,6 +296,16 @@ class Federation:
         """What the checks found, errors first."""
         return (*self._value_errors(), *self._warnings())
 
+    @cached_property
+    def off_centre(self) -> tuple[int, ...]:
+        """Columns that vary, but by next to nothing beside their mean."""
+        if len(self.X) == 0 or not np.isfinite(self.X).all():
+            return ()
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, spread = np.abs(self.X.mean(axis=0)), self.X.std(axis=0)
+        varies = self.X.max(axis=0) > self.X.min(axis=0)
+        return tuple(map(int, np.flatnonzero(varies & (mean > OFF_CENTRE * spread))))
+
     def _value_errors(self) -> Iterator[Finding]:
         columns = [(self.X[:, j], f"column {name!r}") for j, name in enumerate(self.feature_names)]
         if self.y is not None:
@@ -322,6 +341,15 @@ class Federation:
             )
         if len(self.X) == 0:
             return
+        for j in self.off_centre:
+            yield Finding(
+                "warning",
+                None,
+                f"column {self.feature_names[j]!r} has a mean of {self.X[:, j].mean():.3g} beside "
+                f"a spread of {self.X[:, j].std():.3g}",
+                "centre the column (subtract one number near its mean at all sites), or sums of "
+                "products lose it in rounding",
+            )
         full = np.flatnonzero(self.sizes > 1)
         starts = self.offsets[:-1][full]
         if not len(full):
@@ -349,8 +377,10 @@ class Federation:
     ) -> tuple[Federation, Federation]:
         """Two federations (train, test): within every client, or leaving whole clients out.
 
-        A row's or client's side depends on the seed and the client's name alone. Within clients,
-        every client keeps at least one row for training.
+        Within clients, a row's side depends on the seed and its client's name and size alone, and
+        every client keeps at least one row for training. Leaving clients out, `test` of them go:
+        each has a lot that depends on the seed and its name alone, but whether the lot is among
+        the smallest depends on who else is there.
         """
         if not 0 <= test <= 1:
             raise ValueError(f"test must be a share between 0 and 1, not {test}")

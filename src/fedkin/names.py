@@ -11,9 +11,14 @@ from numpy.typing import NDArray
 
 Indices = NDArray[np.intp]
 
+TWO_SPELLINGS = "two spellings of one site name {!r} (spaces?); make them equal"
+
 
 def canonical_name(value: object) -> str:
-    """The text by which a site is known everywhere: 3, 3.0 and '3' all become '3'."""
+    """The text by which a site is known everywhere: 3, 3.0 and '3' all become '3'.
+
+    'nan' is what a missing name turns into when names become text, so it names nobody.
+    """
     if isinstance(value, bytes):
         value = value.decode()
     if value is None or (isinstance(value, float | np.floating) and np.isnan(value)):
@@ -21,7 +26,7 @@ def canonical_name(value: object) -> str:
     if isinstance(value, float | np.floating) and float(value).is_integer():
         value = int(value)
     name = str(value).strip()
-    if not name or name in {"NaT", "<NA>"}:
+    if not name or name in {"nan", "NaT", "<NA>"}:
         raise ValueError("a site has an empty name")
     return name
 
@@ -48,8 +53,38 @@ def site_of_row(row: int, value: object) -> str:
         raise ValueError(f"row {row + 1} has no site name; fill it in or drop the row") from None
 
 
+def site_labels(groups: Any) -> NDArray[Any]:
+    """Site names as they were given, in an array.
+
+    NumPy would turn a list of mixed values into text and with it a missing name into 'nan' and 1
+    into '1'; what is no array stays as it is, to be judged by one rule.
+    """
+    labels = np.asarray(groups)
+    if hasattr(groups, "dtype") or labels.ndim != 1 or labels.dtype.kind in "iu":
+        return labels
+    given = np.empty(len(labels), dtype=object)
+    given[:] = list(groups)
+    return given
+
+
+def canonical_names(labels: NDArray[Any]) -> NDArray[np.object_]:
+    """The canonical name in every row, whatever its spelling."""
+    known: dict[Any, str] = {}
+    texts = np.empty(len(labels), dtype=object)
+    for i, value in enumerate(labels.tolist()):
+        key = (type(value), value)  # True and 1 are equal, but not one name
+        if key not in known:
+            known[key] = site_of_row(i, value)
+        texts[i] = known[key]
+    return texts
+
+
 def name_codes(labels: NDArray[Any]) -> tuple[tuple[str, ...], Indices]:
-    """Canonical names in canonical order, and every row's position among them."""
+    """Canonical names in canonical order, and every row's position among them.
+
+    A site spelt in two ways ('A' and 'A ', 1 and '1') is refused rather than merged: it may be
+    two sites.
+    """
     if labels.dtype.kind in "iu" and len(labels) and labels.min() >= 0:
         distinct, codes = np.unique(labels, return_inverse=True)
         return tuple(map(str, distinct.tolist())), codes
@@ -63,7 +98,7 @@ def name_codes(labels: NDArray[Any]) -> tuple[tuple[str, ...], Indices]:
     names = [site_of_row(int(np.argmax(codes == i)), v) for i, v in enumerate(distinct.tolist())]
     if len(set(names)) < len(names):
         twice = next(n for n in names if names.count(n) > 1)
-        raise ValueError(f"two spellings of one site name {twice!r} (spaces?); make them equal")
+        raise ValueError(TWO_SPELLINGS.format(twice))
     order = sorted(range(len(names)), key=lambda i: name_order(names[i]))
     position = np.empty(len(names), dtype=np.intp)
     position[order] = np.arange(len(names))
@@ -71,10 +106,15 @@ def name_codes(labels: NDArray[Any]) -> tuple[tuple[str, ...], Indices]:
 
 
 def _two_spellings(values: list[Any], texts: list[str]) -> str | None:
-    """A complaint if text and number name the same site, as '1' and 1 do."""
-    kinds: dict[str, type] = {}
+    """A complaint if '1' and 1 name the same site, or 'A' and 'A '."""
+    spellings: dict[str, str | None] = {}
     for value, text in zip(values, texts):
-        kind = str if isinstance(value, str | bytes) else object
-        if kinds.setdefault(text, kind) is not kind:
+        value = value.decode() if isinstance(value, bytes) else value
+        spelling = value if isinstance(value, str) else None
+        first = spellings.setdefault(text, spelling)
+        if first == spelling:
+            continue
+        if first is None or spelling is None:
             return f"site {text!r} is named by a number in some rows and by text in others; use one"
+        return TWO_SPELLINGS.format(text)
     return None

@@ -163,6 +163,7 @@ class Reason(StrEnum):
     ERROR = "the client function failed"
     LATE = "no answer in time"
     ABSENT = "did not take part"
+    MEMORY = "the site's memory belongs to another round"
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,8 @@ def bind(schema: Schema, arrays: Arrays, dims: Dims, lead: int = 0) -> dict[str,
         if len(shape) != len(declared.shape):
             raise ProtocolError(f"{name!r} has shape {shape}, declared {declared.shape}")
         for symbol, size in zip(declared.shape, shape):
-            if bound.setdefault(str(symbol), size) != size:
+            wanted = symbol if isinstance(symbol, int) else bound.setdefault(symbol, size)
+            if wanted != size:
                 raise ProtocolError(f"{name!r} has shape {shape}, declared {declared.shape}")
     if len(arrays) > len(schema):
         extra = sorted(set(arrays) - set(schema))

@@ -72,6 +72,8 @@ def test_data_are_needed():
         ODCL().fit()
     with pytest.raises(ValueError, match="ODCL needs an outcome y"):
         ODCL().fit(Federation.from_clients([np.ones((3, 2))]))
+    with pytest.raises(ValueError, match="adapt needs the name of the site"):
+        LocalERM().fit(GROUPS.federation).adapt(np.ones((3, 20)), np.ones(3))
     with pytest.raises(ValueError, match="adapt needs the outcome"):
         LocalERM().fit(GROUPS.federation).adapt(Federation.from_clients([np.ones((3, 20))]))
 

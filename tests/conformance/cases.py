@@ -70,6 +70,23 @@ def _cluster_least_squares(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray
 _PLAIN = {"fit_intercept": False}
 _MANY_ROUNDS = {"step_size": 0.5, "local_steps": 1, "max_rounds": 120, "tol": 1e-11}
 
+
+def _within_two_groups(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+    """Of identical clients, so that the rows of one tell the groups of all."""
+    from sklearn.cluster import AgglomerativeClustering
+    from sklearn.decomposition import PCA
+    from sklearn.preprocessing import StandardScaler
+
+    scaler = StandardScaler().fit(X)
+    rows = scaler.transform(np.unique(X, axis=0))
+    scores = PCA().fit_transform(rows)
+    scores /= np.sqrt(scores.std(axis=0))
+    labels = AgglomerativeClustering(2, linkage="ward").fit_predict(scores)
+    about = np.concatenate([rows[labels == g] - rows[labels == g].mean(axis=0) for g in (0, 1)])
+    covariance = about.T @ about / (len(rows) - 2)
+    return {"mean": scaler.mean_, "scale": scaler.scale_, "covariance": covariance}
+
+
 CASES = (
     Case(
         "fmlr",
@@ -77,6 +94,13 @@ CASES = (
         {"share": "sums", "n_components": 1, "fit_intercept": False},
         _least_squares,
         ("coef", "sigma", "weights"),
+    ),
+    Case(
+        "standardizer",
+        {"whiten": True, "n_groups": 2},
+        {"whiten": True, "n_groups": 2},
+        _within_two_groups,
+        ("mean", "scale", "covariance", "whitening"),
     ),
     Case(
         "consensus_lasso",

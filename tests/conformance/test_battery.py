@@ -20,6 +20,10 @@ from fedkin.protocol import Field, ProtocolError, QuorumLost, Reason
 from .cases import CASES, Case, ragged_federation
 
 every_algorithm = pytest.mark.parametrize("case", CASES, ids=str)
+# Algorithms that ask a share of the sites each round; one that asks everybody has no such setting.
+every_sampling_algorithm = pytest.mark.parametrize(
+    "case", [case for case in CASES if "fraction" in case.algorithm.defaults], ids=str
+)
 ODD = "site-7"
 
 
@@ -188,9 +192,10 @@ def _with_bad_site(case, spoil):
 
 @every_algorithm
 @pytest.mark.parametrize("spoil", BAD, ids=lambda f: f.__name__.strip("_"))
-def test_a_bad_reply_is_refused_with_a_record_and_costs_only_its_site(case, spoil):
+def test_a_bad_reply_is_refused_with_a_record_and_costs_only_its_site(case, spoil, tmp_path):
     data = ragged_federation()
-    bad = InProcess(block_size=1).run(_with_bad_site(case, spoil), case.settings, data, 3)
+    engine = InProcess(block_size=1, ledger=tmp_path)
+    bad = engine.run(_with_bad_site(case, spoil), case.settings, data, 3)
     assert {r.site for r in bad.refusals} == {ODD}
     assert {r.reason for r in bad.refusals} == {BAD[spoil]}
     assert bad.traffic.refused == len(bad.refusals) == bad.traffic.rounds
@@ -260,6 +265,18 @@ def test_nothing_but_the_declared_fields_leaves_a_client(case, tmp_path):
         assert all(isinstance(schema[name], Field) and schema[name].meaning for name in schema)
         for array in ledger.values(line).values():
             assert not np.isin(array, raw).any(), "a raw value left a site"
+
+
+@every_algorithm
+def test_what_is_withheld_is_not_in_the_ledger_and_resuming_does_not_write_twice(case, tmp_path):
+    data = ragged_federation()
+    small = {name for name, size in zip(data.names, data.sizes) if size < 7}
+    options = {"ledger": tmp_path / "ledger", "least_rows": 7}
+    fit(case, data, journal=tmp_path / "run", **options)
+    lines = Ledger(tmp_path / "ledger").lines()
+    assert lines and not any(small & set(line["sites"]) for line in lines)
+    fit(case, data, journal=tmp_path / "run", **options)
+    assert Ledger(tmp_path / "ledger").lines() == lines
 
 
 @every_algorithm
@@ -336,13 +353,15 @@ def test_resuming_after_any_round_gives_the_bits_of_an_unbroken_run(case, tmp_pa
 
 @every_algorithm
 def test_a_killed_process_resumes_to_the_same_bits(case, tmp_path):
+    whole = fit(case)
+    last = min(4, whole.traffic.rounds)
     script = f"""
 import os, signal
 from tests.conformance.cases import CASES, ragged_federation
 from fedkin.engines import InProcess
 case = next(case for case in CASES if str(case) == {str(case)!r})
 def die(number, names):
-    if number == 4:
+    if number == {last}:
         os.kill(os.getpid(), signal.SIGKILL)
     return []
 InProcess(journal={str(tmp_path)!r}, absent=die).run(
@@ -350,8 +369,8 @@ InProcess(journal={str(tmp_path)!r}, absent=die).run(
 """
     ended = subprocess.run([sys.executable, "-c", script], cwd=os.getcwd(), timeout=120)
     assert ended.returncode == -signal.SIGKILL
-    assert Journal(tmp_path).read(3) is not None and Journal(tmp_path).read(4) is None
-    assert_same_bits(fit(case), resume(tmp_path, case.algorithm, ragged_federation()))
+    assert Journal(tmp_path).read(last - 1) is not None and Journal(tmp_path).read(last) is None
+    assert_same_bits(whole, resume(tmp_path, case.algorithm, ragged_federation()))
 
 
 @every_algorithm
@@ -394,7 +413,7 @@ def test_another_run_in_the_same_folder_is_refused(case, tmp_path):
         fit(case, seed=4, journal=tmp_path)
 
 
-@every_algorithm
+@every_sampling_algorithm
 def test_a_fraction_of_clients_is_asked_each_round(case, tmp_path):
     settings = {**case.settings, "fraction": 0.5, case.rounds_setting: 6}
     outcome = InProcess(journal=tmp_path).run(case.algorithm, settings, ragged_federation(), 3)

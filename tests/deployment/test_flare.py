@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from pathlib import Path
@@ -13,8 +14,10 @@ import pytest
 pytest.importorskip("nvflare", reason="the nvflare extra is not installed")
 
 from fedkin import FMLR, Federation, InProcess, Rules
+from fedkin.algorithms import algorithm
 from fedkin.engines import Journal
-from fedkin.engines.nvflare import Deployment, Flare, provision
+from fedkin.engines.nvflare import Deployment, Flare, in_order, provision, understood
+from fedkin.engines.site import site_memory
 from fedkin.privacy import Ledger
 from fedkin.protocol import Reason
 from tests.conformance.cases import CASES, ragged_federation
@@ -40,7 +43,9 @@ def deployment(tmp_path_factory):
         sites[name] = {"data": folder / f"{name}.npz"}
     with Deployment(provision(folder / "kits", NAMES), sites) as running:
         yield running
-    assert not any(process.poll() is None for process in running.processes.values())
+        parents = [psutil.Process(process.pid) for process in running.processes.values()]
+        started = parents + [child for p in parents for child in p.children(recursive=True)]
+    assert len(started) >= 4 and not any(process.is_running() for process in started)
 
 
 def in_process(case, **engine):
@@ -92,51 +97,127 @@ def after_round(runs: Path, before: set[Path], number: int, act) -> threading.Th
     return thread
 
 
-LONG = {"alpha": 5.0, "tol": 0.0, "max_rounds": 150}
+LONG = {"alpha": 5.0, "tol": 0.0, "max_rounds": 120}
+LASSO = next(case for case in CASES if case.name == "consensus_lasso")
 
 
-def test_faults_cost_a_round_or_a_resubmission_never_the_result(deployment):
-    """A frozen site is late, its late step is void; a killed job process resumes bit for bit."""
-    case = next(case for case in CASES if case.name == "consensus_lasso")
+def gaps(outcome) -> set[int]:
+    return {refusal.round for refusal in outcome.refusals}
+
+
+def skipping(site, rounds):
+    """One process in which `site` skips these rounds."""
+    engine = InProcess(
+        block_size=1, absent=lambda number, names: [site] if number in rounds else []
+    )
+    return engine.run(LASSO.algorithm, LONG, three_sites(), 3)
+
+
+def disturbed(deployment, act, **engine):
+    """A long run during which `act` happens after round 20."""
     runs = deployment.server_folder / "runs"
+    before = set(runs.iterdir())
+    happened = []
+    watcher = after_round(runs, before, 20, lambda: happened.append(act()))
+    outcome = on_flare(LASSO, deployment, LONG, **engine)
+    watcher.join(10)
+    assert happened, "the disturbance came too late"
+    return outcome, (set(runs.iterdir()) - before).pop()
 
-    frozen = []
+
+def test_a_frozen_site_is_late_and_its_late_step_is_void(deployment):
+    runs = deployment.server_folder / "runs"
+    before = set(runs.iterdir())
 
     def freeze():
+        """Until the server has closed a round without the site, however long that takes."""
         process = _job_process(deployment, "lyon")
         process.suspend()
-        time.sleep(1.6)
+        journal = Journal((set(runs.iterdir()) - before).pop())
+        number, deadline = 20, time.monotonic() + 60
+        while time.monotonic() < deadline:
+            record = journal.read(number)
+            if record is None:
+                time.sleep(0.02)
+            elif any(refusal.site == "lyon" for refusal in record.refusals):
+                break
+            else:
+                number += 1
         process.resume()
-        frozen.append(process.pid)
 
-    before = set(runs.iterdir())
-    watcher = after_round(runs, before, 20, freeze)
-    late = on_flare(case, deployment, LONG, deadline=1.0)
-    watcher.join(5)
-    assert frozen
-    gaps = {refusal.round for refusal in late.refusals}
-    assert gaps and {(r.site, r.reason) for r in late.refusals} == {("lyon", Reason.LATE)}
-    skipped = InProcess(
-        block_size=1, absent=lambda number, names: ["lyon"] if number in gaps else []
-    ).run(case.algorithm, LONG, three_sites(), 3)
-    np.testing.assert_array_equal(late.result["coef"], skipped.result["coef"])
+    late, _ = disturbed(deployment, freeze, deadline=3.0)
+    assert gaps(late) and {(r.site, r.reason) for r in late.refusals} == {("lyon", Reason.LATE)}
+    np.testing.assert_array_equal(late.result["coef"], skipping("lyon", gaps(late)).result["coef"])
 
-    killed = []
 
+def test_a_killed_site_process_is_waited_for_bit_for_bit(deployment):
     def kill():
         deployment.kill("porto", only_job=True)
-        killed.append(True)
 
-    before = set(runs.iterdir())
-    watcher = after_round(runs, before, 20, kill)
-    broken = on_flare(case, deployment, LONG, rules=Rules(on_loss="wait"), deadline=5.0)
-    watcher.join(5)
-    assert killed
-    unbroken = InProcess(block_size=1).run(case.algorithm, LONG, three_sites(), 3)
+    broken, folder = disturbed(deployment, kill, rules=Rules(on_loss="wait"), deadline=5.0)
     assert not broken.refusals
-    np.testing.assert_array_equal(broken.result["coef"], unbroken.result["coef"])
-    folder = (set(runs.iterdir()) - before).pop()
+    np.testing.assert_array_equal(broken.result["coef"], skipping("porto", ()).result["coef"])
     np.testing.assert_array_equal(Journal(folder).result()["coef"], broken.result["coef"])
+
+
+def test_a_lost_site_costs_only_itself_when_the_run_goes_on(deployment):
+    def kill():
+        deployment.kill("berlin")
+
+    lost, _ = disturbed(deployment, kill, rules=Rules(on_loss="continue"), deadline=2.0)
+    assert lost.dropped == ("berlin",)
+    never = set(range(min(gaps(lost)), LONG["max_rounds"] + 2))
+    np.testing.assert_array_equal(lost.result["coef"], skipping("berlin", never).result["coef"])
+    deployment.start_site("berlin")
+    deployment.wait_for_sites(NAMES, 60)
+
+
+def test_a_killed_server_resumes_bit_for_bit(deployment):
+    def kill():
+        deployment.kill("server", only_job=True)
+
+    broken, _ = disturbed(deployment, kill, rules=Rules(on_loss="wait"), deadline=5.0)
+    assert not broken.refusals
+    np.testing.assert_array_equal(broken.result["coef"], skipping("porto", ()).result["coef"])
+
+
+def test_values_over_the_bound_never_leave_their_site(deployment, tmp_path):
+    """A site whose data are absurd refuses by itself; the others' fit is as if it were absent."""
+    case = next(case for case in CASES if case.name == "fmlr")
+    place = deployment.kits.sites["porto"] / "local" / "fedkin_site.json"
+    own = json.loads(place.read_text())
+    X, y = three_sites().client(2)
+    np.savez(tmp_path / "absurd.npz", X=X, y=y * 1e70)
+    try:
+        place.write_text(json.dumps({**own, "data": str(tmp_path / "absurd.npz")}))
+        absurd = on_flare(case, deployment)
+    finally:
+        place.write_text(json.dumps(own))
+    assert {(r.site, r.reason) for r in absurd.refusals} == {("porto", Reason.BOUND)}
+    without = in_process(case, absent=lambda number, names: ["porto"])
+    for name in case.shared:
+        np.testing.assert_allclose(absurd.result[name], without.result[name], atol=1e-9)
+
+
+def test_sites_see_their_settings_only(deployment):
+    settings = list(deployment.kits.sites["porto"].glob("*/app_*/config/settings.json"))
+    assert settings
+    for path in settings:
+        seen = json.loads(path.read_text())
+        assert set(seen) == {"run", "algorithm", "seed", "settings", "features"}
+        allowed = set(algorithm(seen["algorithm"]).client_settings)
+        assert set(seen["settings"]) <= allowed
+
+
+def test_a_site_keeps_what_it_learnt(deployment):
+    """FMLR with share="sums": the label never left, and the site can read it."""
+    case = next(case for case in CASES if case.name == "fmlr")
+    here = in_process(case)
+    runs = list((deployment.server_folder / "runs").glob("fmlr-*"))
+    run = min(runs, key=lambda path: path.stat().st_mtime).name
+    for k, name in enumerate(NAMES):
+        own = site_memory(deployment.state[name], run)["responsibilities"]
+        np.testing.assert_allclose(own[0], here.memories["responsibilities"][k], atol=1e-9)
 
 
 def test_every_site_has_its_ledger_and_nothing_else_left(deployment):
@@ -153,3 +234,37 @@ def test_every_site_has_its_ledger_and_nothing_else_left(deployment):
             assert set(line["fields"]) <= steps[line["step"]]
         values = [array for line in lines for array in ledger.values(line).values()]
         assert not any(np.isin(array, raw).any() for array in values)
+
+
+def test_the_ledger_holds_what_the_server_got(deployment):
+    for folder in (deployment.server_folder / "runs").iterdir():
+        for k, name in enumerate(NAMES):
+            ledger = Ledger(deployment.state[name] / "ledger")
+            sent = {line["round"]: line for line in ledger.lines() if line["run"] == folder.name}
+            for number in (1, 2, 3):
+                record = Journal(folder).read(number)
+                if record is None or k not in record.replies.clients:
+                    continue
+                at = list(record.replies.clients).index(k)
+                for field, array in ledger.values(sent[number]).items():
+                    np.testing.assert_array_equal(array[0], record.replies[field][at])
+
+
+@pytest.mark.parametrize(
+    "reply", [None, "text", {}, {"fault": "FOO", "arrays": {}}, {"fault": "", "arrays": [1]}]
+)
+def test_a_reply_of_no_known_form_is_a_fault_not_a_crash(reply):
+    arrays, fault = understood(reply)
+    assert not arrays and fault == (Reason.UNDECLARED, "")
+
+
+def test_named_columns_are_put_in_the_order_of_the_job():
+    import polars
+
+    frame = polars.DataFrame({"site": ["a", "a"], "bmi": [1.0, 2.0], "age": [3.0, 4.0]})
+    clients = Federation.from_frame(frame)
+    np.testing.assert_array_equal(in_order(clients, ["age", "bmi"]).X, [[3, 1], [4, 2]])
+    with pytest.raises(ValueError, match="no column weight"):
+        in_order(clients, ["age", "weight"])
+    with pytest.raises(ValueError, match="names no features"):
+        in_order(clients, None)

@@ -69,6 +69,42 @@ def test_one_site_spelt_two_ways_is_refused():
         Federation.from_clients({1: np.ones((1, 1)), "1": np.ones((1, 1))})
 
 
+@pytest.mark.parametrize("as_given", [list, np.array, lambda g: np.array(g, dtype=object)])
+def test_one_rule_for_spellings_however_names_are_given(as_given):
+    X = np.ones((2, 1))
+    with pytest.raises(ValueError, match="two spellings of one site name 'A'"):
+        Federation.from_groups(X, as_given(["A", "A "]))
+    with pytest.raises(ValueError, match="row 2 has no site name"):
+        Federation.from_groups(X, as_given(["A", float("nan")]))
+
+
+def test_lists_frames_and_files_do_not_merge_two_spellings(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(ValueError, match="'1' is named by a number in some rows and by text"):
+        Federation.from_groups(np.ones((2, 1)), [1, "1"])
+    assert Federation.from_groups(np.ones((3, 1)), [1, 1.0, 2]).names == ("1", "2")
+    for names, complaint in ((["A", "A "], "two spellings"), ([1, "1"], "named by a number")):
+        frame = pandas.DataFrame({"site": pandas.Series(names, dtype=object), "x": [1.0, 2.0]})
+        with pytest.raises(ValueError, match=complaint):
+            Federation.from_frame(frame)
+        with pytest.raises(ValueError, match=complaint):
+            Federation.from_groups(frame[["x"]], frame["site"])
+    np.savez(tmp_path / "one.npz", X=np.ones((2, 1)))
+    with pytest.raises(ValueError, match="two sites are both called '1'"):
+        Federation.from_files({1: tmp_path / "one.npz", "1": tmp_path / "one.npz"})
+
+
+def test_a_feature_that_is_also_target_or_site_or_comes_twice_is_refused():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"site": ["A", "B"], "x": [1.0, 2.0], "y": [1.0, 2.0]})
+    with pytest.raises(ValueError, match="column 'y' is the target; it cannot be a feature"):
+        Federation.from_frame(frame, target="y", features=["x", "y"])
+    with pytest.raises(ValueError, match="column 'site' is the site's name"):
+        Federation.from_frame(frame, target="y", features=["x", "site"])
+    with pytest.raises(ValueError, match="feature 'x' is named twice"):
+        Federation.from_frame(frame, target="y", features=["x", "x"])
+
+
 def test_lengths_that_do_not_match_are_told():
     with pytest.raises(ValueError, match="one site name per row: 2 rows"):
         Federation.from_groups(np.ones((2, 1)), ["A"])

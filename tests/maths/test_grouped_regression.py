@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
+from sklearn.base import clone
 
 from fedkin import FMLR, Federation
 from fedkin.algorithms import algorithm, fmlr_starts
+from fedkin.algorithms.fmlr_sources import AtServer
 from fedkin.datasets import contaminate_sites, make_regression_groups
 from fedkin.datasets.fmlr import PAPER_COEF
 from fedkin.engines import InProcess
@@ -29,6 +31,7 @@ from fedkin.models.least_squares import (
     solve,
     unpack,
 )
+from fedkin.protocol import Replies, Roster
 
 
 def ragged(seed=0, sizes=(3, 0, 1, 12, 7), d=3):
@@ -315,3 +318,131 @@ def test_an_empty_component_is_reported_and_never_nan():
         np.testing.assert_array_equal(fitted.identified_, [True, True, False])
         assert np.isfinite(fitted.coef_).all() and np.isfinite(fitted.weights_).all()
         assert "Unidentified" in str(fitted.summary())
+
+
+@pytest.mark.parametrize("share", ["statistics", "sums"])
+def test_with_fixed_proportions_an_empty_component_is_unidentified_too(share):
+    groups = make_regression_groups(12, 50, PAPER_COEF[3][:2], random_state=0)
+    start = np.vstack([groups.coef, np.full(5, 500.0)])
+    fitted = FMLR(3, share=share, init=start, fit_intercept=False, weights="uniform")
+    np.testing.assert_array_equal(fitted.fit(groups.federation).identified_, [True, True, False])
+
+
+@pytest.mark.parametrize("share", ["statistics", "sums"])
+@pytest.mark.parametrize("robust", [False, True])
+@pytest.mark.parametrize("value", [0.0, 3.7, -1e-6, 1e-170, 1e30])
+@pytest.mark.parametrize("n_components", [1, 2, None])
+@pytest.mark.filterwarnings("ignore:the noise:RuntimeWarning")
+def test_an_outcome_without_variation_is_fitted(share, robust, value, n_components):
+    X = ragged(sizes=(4, 9, 6, 12, 3)).X
+    data = Federation.from_groups(X, np.arange(len(X)) % 6, np.full(len(X), value))
+    fitted = FMLR(n_components, share=share, robust=robust, max_components=3, random_state=0)
+    fitted.fit(data)
+    assert np.isfinite(fitted.coef_).all() and np.isfinite(fitted.loglik_) and fitted.sigma_ > 0
+    np.testing.assert_allclose(fitted.predict(data), value, rtol=1e-6, atol=1e-100)
+
+
+# ------------------------------------------------------------------ sites that miss rounds
+
+
+def test_sites_absent_in_one_late_round_do_not_change_the_number_of_components():
+    """A smaller sum of log likelihoods is not a better fit if fewer sites were summed."""
+    groups = make_regression_groups(60, 8, PAPER_COEF[3], random_state=2)
+    model = FMLR(share="sums", max_components=4, n_restarts=4, random_state=0)
+    whole = model.fit(groups.federation)
+    assert whole.n_components_ == 3
+    n_rounds = whole.n_rounds_
+    for late in range(n_rounds - 4, n_rounds):
+        engine = InProcess(absent=lambda number, names, late=late: names[:12] * (number == late))
+        fitted = clone(model).set_params(engine=engine).fit(groups.federation)
+        assert fitted.refusals_ and fitted.n_components_ == 3
+        np.testing.assert_allclose(fitted.choice_["bic"], whole.choice_["bic"], rtol=1e-3)
+        np.testing.assert_allclose(fitted.loglik_, whole.loglik_, rtol=1e-3)
+
+
+def test_em_settles_though_other_sites_miss_every_round():
+    groups = make_regression_groups(60, 8, PAPER_COEF[3], random_state=1)
+
+    def away(number, names):
+        return [n for n, u in zip(names, np.random.default_rng(number).random(60)) if u < 0.2]
+
+    model = FMLR(share="sums", max_components=4, n_restarts=4, random_state=0)
+    whole = model.fit(groups.federation)
+    gaps = clone(model).set_params(engine=InProcess(absent=away)).fit(groups.federation)
+    assert gaps.converged_ and gaps.n_components_ == whole.n_components_ == 3
+    np.testing.assert_allclose(np.sort(gaps.coef_, axis=0), np.sort(whole.coef_, axis=0), atol=1e-3)
+
+
+def test_a_site_lost_for_good_does_not_hold_on_to_its_first_groups():
+    groups = make_regression_groups(20, 8, PAPER_COEF[3], random_state=2)
+    lost = groups.federation.names[4]
+    absent = InProcess(absent=lambda number, names: [lost] if number > 3 else [])
+    model = FMLR(3, share="sums", random_state=0, max_rounds=50, engine=absent)
+    keep = [k for k in range(20) if k != 4]
+    known = FMLR(3, share="sums", random_state=0).fit(groups.federation.take(keep))
+    np.testing.assert_allclose(
+        np.sort(model.fit(groups.federation).coef_, axis=0), np.sort(known.coef_, axis=0), atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("fraction", [0.2, 0.5])
+def test_with_a_fraction_of_sites_in_each_round_em_settles_where_all_sites_lead(fraction):
+    groups = make_regression_groups(60, 6, PAPER_COEF[3], random_state=5)
+    start = groups.nearby(1.0, 0)
+    model = FMLR(3, share="sums", init=start, random_state=0)
+    whole = model.fit(groups.federation)
+    some = clone(model).set_params(fraction=fraction).fit(groups.federation)
+    assert some.converged_ and some.n_iter_ > whole.n_iter_
+    np.testing.assert_allclose(some.coef_, whole.coef_, atol=1e-4)
+    np.testing.assert_allclose(some.loglik_, whole.loglik_, rtol=1e-6)
+
+
+def test_the_history_is_that_of_the_restart_that_won():
+    groups = make_regression_groups(60, 4, PAPER_COEF[3], random_state=5)
+    fitted = FMLR(3, share="sums", random_state=0, n_restarts=10).fit(groups.federation)
+    # Opening, start, final expectation and farewell are rounds, but no EM steps.
+    assert fitted.n_iter_ == len(fitted.history_["loglik"]) < fitted.n_rounds_ - 4
+    change = np.diff(fitted.history_["loglik"])[-1]
+    assert change != 0.0
+
+
+def test_a_wild_site_has_no_part_in_the_eigenspace_of_the_start():
+    """The limit is not known when the moments are asked for; the server applies it afterwards."""
+    groups = make_regression_groups(30, 10, PAPER_COEF[3], random_state=1)
+    moments = fmlr_starts.pair_moments(groups.federation, False)
+    statistics = packed_statistics(groups.federation, False).T.copy()
+    expected = np.delete(moments, 3, axis=0).sum(axis=0)
+    moments[3] *= 1e24
+    upper = np.triu_indices(6)
+    statistics[3, :-1][upper[1] == 5] *= 1e12
+    statistics[3, -2] *= 1e12
+    fmlr = algorithm("fmlr")
+    settings = fmlr.completed({"robust": True, "init": "spectral", "fit_intercept": False})
+    roster = Roster(groups.federation.names)
+    source = AtServer(roster, settings, np.random.default_rng(0))
+    program = source.open()
+    ask = next(program)
+    assert ask.step == "statistics_and_moments"
+    with pytest.raises(StopIteration):
+        program.send(Replies(np.arange(30), {"statistics": statistics, "moments": moments}))
+    np.testing.assert_allclose(source.moments, expected)
+
+
+@pytest.mark.parametrize("share", ["statistics", "sums"])
+def test_a_spectral_start_is_not_drawn_away_by_a_wild_site(share):
+    groups = make_regression_groups(100, 10, PAPER_COEF[3], random_state=1)
+    y = groups.federation.y.copy()
+    y[groups.federation.owner == 3] *= 1e12
+    wild = Federation.from_groups(groups.federation.X, groups.federation.owner, y)
+    parameters = {"robust": True, "init": "spectral", "share": share, "random_state": 0}
+    fitted = FMLR(3, fit_intercept=False, n_restarts=3, **parameters).fit(wild)
+    assert groups.error(fitted.coef_) <= 1.2 * groups.error(groups.known_labels_coef())
+
+
+def test_given_coefficients_without_intercept_start_with_a_zero_one():
+    groups = make_regression_groups(30, 6, PAPER_COEF[2], random_state=0)
+    settings = {"n_components": 2, "init": groups.coef}
+    plain = InProcess().run(algorithm("fmlr"), settings, groups.federation, 0).result
+    settings["init"] = np.c_[groups.coef, [0, 0]]
+    padded = InProcess().run(algorithm("fmlr"), settings, groups.federation, 0).result
+    np.testing.assert_array_equal(plain["coef"], padded["coef"])

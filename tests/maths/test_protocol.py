@@ -148,6 +148,9 @@ class _Flaky:
     def replay(self, ask, record):
         pass
 
+    def finish(self):
+        pass
+
     def memories(self):
         return None
 
@@ -163,11 +166,85 @@ def test_a_silent_site_is_dropped_after_the_stated_misses(tmp_path):
     assert again.dropped == ("B",)
 
 
+@pytest.mark.parametrize("after", range(6))
+def test_misses_are_counted_alike_before_and_after_a_crash(tmp_path, after):
+    roster, rules = Roster(("A", "B", "C")), Rules(max_misses=3)
+    whole = _Flaky()
+    drive(mean_algorithm(_rounds(6)), {}, roster, whole, rules, Journal(tmp_path))
+    for number in range(after + 1, 7):
+        (tmp_path / f"round-{number:06d}.npz").unlink()
+    again = _Flaky()
+    outcome = drive(mean_algorithm(_rounds(6)), {}, roster, again, rules, Journal(tmp_path))
+    assert again.asked == whole.asked[after:]
+    assert outcome.dropped == ("B",)
+
+
+def test_withholding_by_the_rule_on_rows_does_not_cost_the_quorum():
+    few = InProcess(least_rows=3)
+    outcome = few.run(mean_algorithm(_rounds(1)), {}, THREE)
+    assert outcome.result["means"] == [7.0]
+    assert {r.site for r in outcome.refusals} == {"A", "B"}
+
+
+def test_a_memory_is_replaced_whole_whatever_the_blocks():
+    """Step one remembers a, step two remembers b: then nobody remembers a."""
+
+    def remember(name):
+        def function(clients, cache, settings, common, personal, memory, keys):
+            has = np.full(len(clients), float("a" in (memory or {})))
+            return {"has_a": has}, {name: np.ones(len(clients))}
+
+        return function
+
+    def program(roster, settings):
+        seen = []
+        for step in ("one", "two", "two"):
+            replies = yield Ask(step)
+            seen.append(replies["has_a"])
+        return {"seen": np.array(seen)}
+
+    reply = {"has_a": Field((), "whether a is remembered")}
+    steps = {"one": Step(remember("a"), reply), "two": Step(remember("b"), reply)}
+    for engine in (InProcess(), InProcess(block_size=1), InProcess(block_size=2)):
+        found = engine.run(Algorithm("kinds", steps, program), {}, THREE).result["seen"]
+        np.testing.assert_array_equal(found, [[0, 0, 0], [1, 1, 1], [0, 0, 0]])
+    gap = InProcess(absent=lambda number, names: ["B"] if number == 2 else [])
+    found = gap.run(Algorithm("kinds", steps, _last_only(("one", "two", "two"))), {}, THREE).result[
+        "last"
+    ]
+    np.testing.assert_array_equal(found, [0, 1, 0])
+
+
+def _last_only(names):
+    def program(roster, settings):
+        for name in names:
+            replies = yield Ask(name)
+        return {"last": replies["has_a"]}
+
+    return program
+
+
+def test_sizes_declared_as_numbers_are_kept():
+    assert bind({"x": Field((4,), "")}, {"x": np.zeros(4)}, {}) == {}
+    with pytest.raises(ProtocolError):
+        bind({"x": Field((4,), "")}, {"x": np.zeros(5)}, {})
+
+
 def test_waiting_for_a_silent_site_stops_the_run():
     with pytest.raises(SiteLost, match="'B'"):
         drive(
             mean_algorithm(_rounds(4)), {}, Roster(("A", "B", "C")), _Flaky(), Rules(on_loss="wait")
         )
+
+
+def test_waiting_comes_before_the_quorum():
+    class Silent(_Flaky):
+        def exchange(self, number, ask, asked):
+            return [], {int(k): (Reason.LATE, "") for k in asked}
+
+    rules = Rules(on_loss="wait")
+    with pytest.raises(SiteLost):
+        drive(mean_algorithm(_rounds(1)), {}, Roster(("A", "B", "C")), Silent(), rules)
 
 
 def test_rules_that_make_no_sense_are_refused():

@@ -97,6 +97,25 @@ def test_errors_are_one_line_and_exit_with_two(monkeypatch, capsys, tmp_path):
     assert capsys.readouterr().err.startswith("fedkin: ")
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("check", "folder.csv"),
+        ("fit", "fmlr", "data.csv", "--client", "clinic", "--out", "data.csv"),
+        ("fit", "fmlr", "data.csv", "--client", "clinic", "--features", "a,y"),
+    ],
+)
+def test_what_the_disk_refuses_is_one_line_too(arguments, table, tmp_path, monkeypatch, capsys):
+    (tmp_path / "folder.csv").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["fedkin", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    line = capsys.readouterr().err.strip()
+    assert line.startswith("fedkin: ") and "\n" not in line
+
+
 def test_version_is_told():
     import fedkin
 

@@ -1,4 +1,5 @@
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from fedkin import FMLR, Federation
 from fedkin.datasets import contaminate_sites, make_regression_groups
 from fedkin.datasets.fmlr import PAPER_COEF
+from fedkin.engines import InProcess
 from fedkin.estimators.fmlr import OddSitesWarning
 
 GROUPS = make_regression_groups(40, 12, PAPER_COEF[3], random_state=3)
@@ -136,3 +138,93 @@ def test_ten_thousand_ragged_sites():
     groups = make_regression_groups(10_000, sizes, PAPER_COEF[3], random_state=1)
     fitted = FMLR(3, n_restarts=2, random_state=0).fit(groups.federation)
     assert groups.error(fitted.coef_) < 0.05
+
+
+def _turned(data, order):
+    names = tuple(np.array(data.feature_names)[order])
+    return replace(data, X=np.ascontiguousarray(data.X[:, order]), feature_names=names)
+
+
+def test_columns_of_a_federation_are_found_by_name():
+    data = replace(GROUPS.federation, feature_names=tuple("abcde"))
+    turned = _turned(data, [3, 1, 0, 4, 2])
+    fitted = FMLR(3, random_state=0).fit(data)
+    np.testing.assert_array_equal(fitted.predict(turned), fitted.predict(data))
+    new = replace(data.take([0]), names=("new",))
+    expected = fitted.adapt(new).responsibilities("new")
+    fitted.adapt(_turned(new, [3, 1, 0, 4, 2]))
+    np.testing.assert_allclose(fitted.responsibilities("new"), expected, atol=1e-12)
+
+
+def test_a_column_far_off_centre_is_named():
+    data = GROUPS.federation
+    X = data.X.copy()
+    X[:, 2] = 1.6e9 + 1e3 * X[:, 2]
+    far = replace(data, X=X, feature_names=("a", "b", "seconds", "d", "e"))
+    finding = next(f for f in far.findings if "seconds" in f.fact)
+    assert finding.level == "warning" and "centre the column" in finding.remedy
+    with pytest.warns(RuntimeWarning, match="column 'seconds' is so small beside its mean"):
+        FMLR(3, random_state=0).fit(far)
+    near = replace(far, X=np.where(np.arange(5) == 2, X - 1.6e9, X))
+    assert not any("seconds" in f.fact for f in near.findings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitted = FMLR(3, random_state=0).fit(near)
+    coef = fitted.coef_ * [1, 1, 1e3, 1, 1]
+    np.testing.assert_allclose(GROUPS.error(coef), GROUPS.error(_plain_coef()), rtol=1e-6)
+
+
+def _plain_coef():
+    return FMLR(3, random_state=0).fit(GROUPS.federation).coef_
+
+
+@pytest.mark.parametrize("share", ["statistics", "sums"])
+def test_features_called_like_columns_of_the_summary_hide_nothing(share):
+    taken = ("weight", "sites", "component", "identified", "intercept")
+    fitted = FMLR(3, share=share, random_state=0)
+    fitted.fit(replace(GROUPS.federation, feature_names=taken))
+    table = fitted.summary()["components"]
+    np.testing.assert_array_equal(table["weight"], fitted.weights_)
+    np.testing.assert_array_equal(table["intercept"], fitted.intercept_)
+    for j, name in enumerate(taken):
+        np.testing.assert_array_equal(table[f"coef[{name}]"], fitted.coef_[:, j])
+    fields = list(fitted.summary()["traffic"]["field"])
+    assert len(fields) == len(set(fields))
+
+
+def test_a_site_called_site_is_not_everybody():
+    data = GROUPS.federation
+    names = ("site", *data.names[1:])
+    fitted = FMLR(3, random_state=0).fit(replace(data, names=names))
+    x = np.ones((1, 5))
+    population = fitted.weights_ @ (fitted.coef_.sum(axis=1) + fitted.intercept_)
+    np.testing.assert_allclose(fitted.predict(x), population)
+    assert abs(fitted.predict(x, groups="site") - population) > 1
+
+
+def test_a_second_fit_keeps_nothing_of_the_first():
+    class Remote(InProcess):
+        """Data at the sites: what they remember stays there."""
+
+        def run(self, *arguments):
+            return replace(super().run(*arguments), memories=None)
+
+    named = replace(GROUPS.federation, feature_names=tuple("abcde"))
+    model = FMLR(3, share="sums", random_state=0).fit(named)
+    model.adapt(replace(named.take([0]), names=("new",)))
+    model.set_params(engine=Remote()).fit(GROUPS.federation)
+    assert not hasattr(model, "labels_") and not hasattr(model, "responsibilities_")
+    assert not hasattr(model, "feature_names_in_")
+    np.testing.assert_array_equal(model.responsibilities("new"), model.weights_)
+    assert "group" not in model.summary()["sites"]
+
+
+def test_one_name_or_names_of_many_kinds_will_do():
+    data = GROUPS.federation
+    fitted = FMLR(3, random_state=0).fit(data.X, data.y, groups=data.owner)
+    own = data.owner == 7
+    fitted.adapt(data.X[own], data.y[own], groups="new-site")
+    np.testing.assert_allclose(fitted.responsibilities("new-site"), fitted.responsibilities(7))
+    np.testing.assert_array_equal(fitted.responsibilities(7.0), fitted.responsibilities("7"))
+    mixed = fitted.predict(data.X[:3], groups=[7, "new-site", 7.0])
+    np.testing.assert_allclose(mixed, fitted.predict(data.X[:3], groups="7"), atol=1e-6)

@@ -15,6 +15,7 @@ _PLACES = {
     "fedgrem": ("fedkin.algorithms.fedgrem", "FEDGREM"),
     "odcl": ("fedkin.algorithms.odcl", "ODCL"),
     "ifca": ("fedkin.algorithms.ifca", "IFCA"),
+    "standardizer": ("fedkin.algorithms.standardizer", "STANDARDIZER"),
     "consensus_lasso": ("fedkin.algorithms.consensus", "CONSENSUS_LASSO"),
 }
 

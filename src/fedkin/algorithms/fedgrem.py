@@ -17,6 +17,8 @@ Where we differ from the paper
   short of it, which costs up to a third in error at h = 0.
 - A stopping rule instead of T = 1000. A gradient step that would diverge is halved, and counted.
 - Mixtures of regressions start from all sites together (`init="federated"`).
+- The noise of the regressions, if not given, is one for all sites: the median site's. Each site's
+  own shrinks with its own overfit, which then looks like certainty.
 - A site that is not asked or not heard keeps its place: the server uses its last estimate.
 - Declined for now: the decentralised variant sketched in appendix D.
 """
@@ -47,6 +49,7 @@ DEFAULTS: dict[str, Any] = {
     "penalty_decay": 0.1,
     "penalty_constant": 2.0,
     "share_weights": False,
+    "shared_noise": True,
 }
 
 
@@ -129,6 +132,8 @@ class _Desk:
         if "scatter" in replies:
             self.scatter[who] = replies["scatter"]
             self.pool_covariance()
+        if "residual" in replies:
+            self.noise = np.sqrt(np.median(replies["residual"], keepdims=True))
 
     def pool_covariance(self) -> None:
         """The covariance common to all sites and components, from every site's scatter.
@@ -209,11 +214,18 @@ class _Desk:
         }
 
 
+def learns_shared_noise(settings: Settings) -> bool:
+    """Whether the noise of the regressions is one for all sites and not given."""
+    shared = settings["family"] == "regression" and settings["shared_noise"]
+    return bool(shared and settings["sigma"] is None)
+
+
 def _step_name(name: str, settings: Settings) -> str:
     wanted = {
         "variances": settings["shrinkage"] == "adaptive",
         "weights": settings["share_weights"],
         "scatter": settings["family"] == "gaussian" and settings["covariance_type"] == "tied",
+        "residual": learns_shared_noise(settings),
     }
     return names_of(name, wanted)
 
@@ -254,6 +266,8 @@ def _begin(roster: Roster, settings: Settings) -> Generator[Ask, Replies, _Desk]
     if "scatter" in replies:
         desk.scatter[who] = replies["scatter"]
         desk.pool_covariance()
+    if "residual" in replies:
+        desk.noise = np.sqrt(np.median(replies["residual"], keepdims=True))
     desk.shared = desk.estimates.copy()
     unheard = np.setdiff1d(np.arange(m), who)
     desk.shared[unheard] = np.median(desk.estimates[who], axis=0)

@@ -13,6 +13,10 @@ Where we differ from the paper
   same whatever n is, and any n >= 1 will do, also n < d.
 - `share="statistics"`: the statistics travel once and EM runs at the server: one round.
   `share="sums"`: the paper's rounds, responsibility-weighted sums each time.
+- Sites may miss rounds or answer in turns (`fraction`): a site's last reply stands until its next
+  (incremental EM), and likelihoods are scaled to all rows before they are compared.
+- A site that sends statistics no rows can give is left out from then on and reported
+  (`implausible`). Lies that rows could give are not seen.
 - A start from scratch with restarts side by side in one Ask; the paper assumes one near the truth.
 - `robust`: one more group, the null model with large heavy-tailed variance, takes clients that no
   regression explains; clients of a scale of their own stay out of the start.
@@ -20,36 +24,42 @@ Where we differ from the paper
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedkin.algorithms import fmlr_starts as starts
+from fedkin.algorithms.fmlr_sources import (
+    NOBODY_POSSIBLE,
+    AtServer,
+    AtSites,
+    Server,
+    Sites,
+    pack_noise,
+    unpack_noise,
+)
 from fedkin.federation import Federation
 from fedkin.models.grouped_regression import (
     IDENTIFIED_CLIENTS,
-    Noise,
     Parameters,
     Totals,
     best_residuals,
-    expect,
     largest_change,
     maximise,
     noise_density,
     responsibilities,
 )
-from fedkin.models.least_squares import n_coefficients, packed_statistics, solve
+from fedkin.models.least_squares import (
+    n_coefficients,
+    packed_statistics,
+)
 from fedkin.protocol import (
-    DEFAULT_BOUND,
     Algorithm,
     Array,
     Arrays,
-    Ask,
     Field,
     Program,
-    Replies,
     Result,
     Roster,
     Settings,
@@ -57,7 +67,6 @@ from fedkin.protocol import (
 )
 
 Floats = NDArray[np.float64]
-Server = Generator[Ask, Replies, Any]
 
 DEFAULTS: dict[str, Any] = {
     "n_components": None,
@@ -73,10 +82,6 @@ DEFAULTS: dict[str, Any] = {
     "tol": 1e-6,
     "fraction": 1.0,
 }
-
-# A client whose outcome spreads more than this many times the median client's has a scale of its
-# own: it counts as just so wide when the scale is set and, with `robust`, stays out of the start.
-OWN_SCALE = 1e2
 
 # ------------------------------------------------------------------ what leaves a client
 
@@ -170,7 +175,7 @@ def _settle(clients, cache, settings, common, personal, memory, keys):
 def _posterior(cache: Cache, common: Arrays) -> tuple[Floats, Floats]:
     """Responsibilities (m, R, G) and log likelihoods (m, R)."""
     parameters = Parameters(common["coef"], common["sigma"], common["weights"])
-    noise = _unpack_noise(common["noise"])
+    noise = unpack_noise(common["noise"])
     outside = None if noise is None else noise_density(cache.statistics, noise)
     share, loglik = responsibilities(cache.statistics, parameters, outside)
     return np.ascontiguousarray(share.transpose(2, 0, 1)), np.ascontiguousarray(loglik.T)
@@ -188,65 +193,94 @@ def _plain(cache: Cache, common: Arrays) -> Floats:
 def program(roster: Roster, settings: Settings) -> Program:
     """Choose K if it is open, fit, and tell every site its group."""
     rng = np.random.default_rng([roster.seed, 0xF31A])
-    source = (_AtServer if settings["share"] == "statistics" else _AtSites)(roster, settings, rng)
+    source = (AtServer if settings["share"] == "statistics" else AtSites)(roster, settings, rng)
     yield from source.open()
+    if not source.n_sites:
+        raise ValueError(NOBODY_POSSIBLE)
     most = min(settings["max_components"], source.n_sites)
     wanted = settings["n_components"]
     candidates = range(1, most + 1) if wanted is None else [wanted]
     fits: list[_Fit] = []
     for n_components in candidates:
         fits += [(yield from _fit(source, n_components, settings))]
-    curve = np.array([[fit.parameters.coef.shape[1], fit.loglik, fit.bic] for fit in fits])
-    best = fits[int(np.argmin(curve[:, 2]))]
+    curve = np.array([fit.criterion(source.n_rows) for fit in fits])
+    chosen = int(np.argmin(curve[:, 2]))
+    best = fits[chosen]
     if isinstance(settings["init"], str):
-        best = best._replace(parameters=_by_weight(best.parameters))
+        best = _by_weight(best)
     sites = yield from source.settle(best.parameters)
-    return _result(best, curve, source, sites)
+    return _result(best, curve, chosen, source, sites)
 
 
 class _Fit(NamedTuple):
+    """A fit of K components; the likelihood is per row, because who is heard may differ."""
+
     parameters: Parameters
-    loglik: float
-    bic: float
+    counts: Floats
+    loglik_per_row: float
+    n_free: int
     converged: bool
     history: Floats
 
+    def criterion(self, n_rows: float) -> tuple[int, float, float]:
+        """Number of components, log likelihood of all rows, BIC."""
+        loglik = self.loglik_per_row * n_rows
+        bic = -2 * loglik + self.n_free * np.log(n_rows)
+        return self.parameters.coef.shape[1], loglik, bic
 
-def _fit(source: _AtServer | _AtSites, n_components: int, settings: Settings) -> Server:
+
+def _fit(source: AtServer | AtSites, n_components: int, settings: Settings) -> Server:
     """EM from every start side by side; the likeliest end."""
     parameters = yield from _start(source, n_components, settings)
-    parameters, history, converged = yield from _improve(source, parameters, settings)
-    totals = yield from source.expect(parameters, 1.0)
-    best = int(np.nanargmax(totals.loglik))
+    source.begin()
+    parameters, history, settled = yield from _improve(source, parameters, settings)
+    totals = yield from source.expect(parameters, np.arange(len(parameters.coef)), 1.0)
+    per_row = _per_row(totals)
+    best = int(np.nanargmax(per_row))
     final = Parameters(*(part[best : best + 1] for part in parameters))
     d = final.coef.shape[-1]
     free = n_components * d + (settings["sigma"] is None)
     free += final.weights.shape[1] - 1 if settings["weights"] is None else 0
-    loglik = float(totals.loglik[best])
-    bic = -2 * loglik + free * np.log(source.n_rows)
-    return _Fit(final, loglik, bic, bool(converged[best]), history[:, best])
+    return _Fit(
+        final,
+        totals.counts[best],
+        float(per_row[best]),
+        int(free),
+        bool(settled[best]),
+        np.concatenate([logliks[which == best] for which, logliks in history]),
+    )
 
 
-def _improve(source: _AtServer | _AtSites, parameters: Parameters, settings: Settings) -> Server:
-    """EM steps until no restart moves; restarts that have settled are not computed again."""
+def _per_row(totals: Totals) -> Floats:
+    """Log likelihood per row heard, (R,): sums of different sites cannot be compared."""
+    per_row: Floats = totals.loglik / totals.sums[..., -1].sum(axis=1)
+    return per_row
+
+
+def _improve(source: AtServer | AtSites, parameters: Parameters, settings: Settings) -> Server:
+    """EM steps until no restart moves; restarts that have settled are not computed again.
+
+    A restart has settled when it has not moved since the oldest reply that it rests on.
+    """
     n_restarts = len(parameters.coef)
-    active = np.arange(n_restarts)
-    loglik, history = np.full(n_restarts, -np.inf), []
+    active, calm = np.arange(n_restarts), np.zeros(n_restarts, dtype=np.intp)
+    history = []
     for _ in range(settings["max_rounds"]):
         current = Parameters(*(part[active] for part in parameters))
-        totals = yield from source.expect(current, settings["fraction"])
+        totals = yield from source.expect(current, active, settings["fraction"])
         new = maximise(totals, current, settings["sigma"] is None, settings["weights"] is None)
         for whole, part in zip(parameters, new):
             whole[active] = part
-        loglik[active] = totals.loglik
-        history.append(loglik.copy())
-        active = active[largest_change(new, current) > settings["tol"]]
+        history.append((active, _per_row(totals) * source.n_rows))
+        moved = largest_change(new, current) > settings["tol"]
+        calm[active] = np.where(moved, 0, calm[active] + 1)
+        active = active[calm[active] <= source.oldest]
         if not len(active):
             break
-    return parameters, np.array(history), ~np.isin(np.arange(n_restarts), active)
+    return parameters, history, ~np.isin(np.arange(n_restarts), active)
 
 
-def _start(source: _AtServer | _AtSites, n_components: int, settings: Settings) -> Server:
+def _start(source: AtServer | AtSites, n_components: int, settings: Settings) -> Server:
     """Coefficients of all restarts, a first guess of the noise, equal proportions.
 
     From scratch the noise starts at the scale of the outcome, which acts like annealing; from
@@ -258,7 +292,9 @@ def _start(source: _AtServer | _AtSites, n_components: int, settings: Settings) 
     elif isinstance(init, str):
         coef = yield from source.starts(n_components, init, settings["n_restarts"])
     else:
-        coef = np.asarray(init, dtype=np.float64)[None]
+        coef = np.array(init, dtype=np.float64, ndmin=2)[None]
+        if settings["fit_intercept"] and coef.shape[-1] == source.n_coefficients - 1:
+            coef = np.concatenate([coef, np.zeros((*coef.shape[:-1], 1))], axis=-1)
         if coef.shape[1:] != (n_components, source.n_coefficients):
             raise ValueError(
                 f"init has shape {coef.shape[1:]}; expected ({n_components} components, "
@@ -274,25 +310,18 @@ def _start(source: _AtServer | _AtSites, n_components: int, settings: Settings) 
     return Parameters(coef.copy(), np.full(len(coef), float(sigma)), weights)
 
 
-def _by_weight(parameters: Parameters) -> Parameters:
+def _by_weight(fit: _Fit) -> _Fit:
     """Components in the order of their proportions; the noise group stays last."""
-    n_components = parameters.coef.shape[1]
-    order = np.argsort(-parameters.weights[0, :n_components], kind="stable")
-    weights = parameters.weights.copy()
-    weights[:, :n_components] = weights[:, order]
-    return Parameters(parameters.coef[:, order], parameters.sigma, weights)
+    coef, sigma, weights = fit.parameters
+    order = np.argsort(-weights[0, : coef.shape[1]], kind="stable")
+    groups = np.append(order, np.arange(len(order), weights.shape[1]))
+    ordered = Parameters(coef[:, order], sigma, weights[:, groups])
+    return fit._replace(parameters=ordered, counts=fit.counts[groups])
 
 
-class _Sites(NamedTuple):
-    """What is known of every site at the end; NaN for sites that were not heard."""
-
-    loglik: Floats
-    rows: Floats
-    counts: Floats
-    responsibilities: Floats | None
-
-
-def _result(best: _Fit, curve: Floats, source: _AtServer | _AtSites, sites: _Sites) -> Result:
+def _result(
+    best: _Fit, curve: Floats, chosen: int, source: AtServer | AtSites, sites: Sites
+) -> Result:
     parameters = best.parameters
     n_components = parameters.coef.shape[1]
     weights = parameters.weights[0]
@@ -300,151 +329,19 @@ def _result(best: _Fit, curve: Floats, source: _AtServer | _AtSites, sites: _Sit
         "coef": parameters.coef[0],
         "sigma": parameters.sigma[0],
         "weights": weights,
-        "noise": _pack_noise(source.noise),
-        "identified": sites.counts[:n_components] >= IDENTIFIED_CLIENTS,
-        "loglik": np.float64(best.loglik),
+        "noise": pack_noise(source.noise),
+        "identified": best.counts[:n_components] >= IDENTIFIED_CLIENTS,
+        "loglik": curve[chosen, 1],
         "converged": np.bool_(best.converged),
         "history_loglik": best.history,
         "curve": curve,
         "site_loglik": sites.loglik,
         "site_rows": sites.rows,
+        "implausible": source.implausible,
     }
     if sites.responsibilities is not None:
         result["responsibilities"] = sites.responsibilities
     return {name: np.asarray(array) for name, array in result.items()}
-
-
-class _Source:
-    """Where the server's sums come from, and what it knows of the data's size and scale."""
-
-    def __init__(self, roster: Roster, settings: Settings, rng: np.random.Generator) -> None:
-        self.roster, self.settings, self.rng = roster, settings, rng
-        self.n_sites = self.n_coefficients = 0
-        self.n_rows = self.scale = 0.0
-        self.limit = DEFAULT_BOUND
-        self.noise: Noise | None = None
-
-    def _measure(self, outcome: Floats, n_coef: int) -> None:
-        """Size and scale from (n, sum y, sum y^2) per site."""
-        n, total, square = outcome[outcome[:, 0] > 0].T
-        self.n_sites, self.n_rows, self.n_coefficients = len(n), n.sum(), n_coef
-        centre = float(np.median(total / n)) if self.settings["fit_intercept"] else 0.0
-        spread = np.maximum(square - 2 * centre * total + n * centre**2, 0.0) / n
-        widest = OWN_SCALE * float(np.median(spread))
-        typical = np.minimum(spread, widest) if widest > 0 else spread
-        variance = float((typical * n).sum() / n.sum())
-        self.scale = np.sqrt(variance) if variance > 0 else 1.0
-        if self.settings["robust"]:
-            if widest > 0:
-                self.limit = widest + centre**2
-            null = np.zeros(n_coef)
-            null[-1] = centre if self.settings["fit_intercept"] else 0.0
-            self.noise = Noise(null, self.scale**2)
-
-
-class _AtServer(_Source):
-    """share="statistics": the statistics travel once, the rest happens here."""
-
-    def open(self) -> Server:
-        spectral = str(self.settings["init"]) == "spectral"
-        step = "statistics_and_moments" if spectral else "statistics"
-        common = {"limit": np.array(self.limit)} if spectral else {}
-        replies = yield Ask(step, common, note="collecting statistics")
-        self.clients = replies.clients
-        self.statistics = np.ascontiguousarray(replies["statistics"].T)
-        self.moments = replies["moments"].sum(axis=0) if spectral else None
-        n_coef = n_coefficients(len(self.statistics))
-        n, square = self.statistics[-1], self.statistics[-2]
-        # With an intercept, sum y is the product of the last two columns.
-        total = self.statistics[-3] if self.settings["fit_intercept"] else np.zeros_like(n)
-        self._measure(np.stack([n, total, square], axis=1), n_coef)
-        self.plain = self.statistics[:, square <= self.limit * np.maximum(n, 1.0)]
-        self.outside = None if self.noise is None else noise_density(self.statistics, self.noise)
-
-    def expect(self, parameters: Parameters, fraction: float) -> Server:
-        yield from ()
-        return expect(self.statistics, parameters, self.outside)
-
-    def starts(self, n_components: int, word: str, n_restarts: int) -> Server:
-        yield from ()
-        n_random = {"random": n_restarts, "auto": n_restarts // 2}.get(word, 0)
-        drawn = starts.random_groups(self.plain, n_components, n_random, self.rng)
-        clustered = starts.clustered_fits(
-            self.plain, n_components, n_restarts - n_random, self.rng, self.moments
-        )
-        return np.concatenate([clustered, drawn])
-
-    def residual(self, coef: Floats) -> Server:
-        yield from ()
-        return np.median(best_residuals(self.statistics, coef))
-
-    def settle(self, parameters: Parameters) -> Server:
-        yield from ()
-        share, loglik = responsibilities(self.statistics, parameters, self.outside)
-        everyone = np.tile(parameters.weights[0], (len(self.roster), 1))
-        everyone[self.clients] = share[0].T
-        return _Sites(
-            _spread(loglik[0], self.clients, len(self.roster)),
-            _spread(self.statistics[-1], self.clients, len(self.roster)),
-            share[0].sum(axis=1),
-            everyone,
-        )
-
-
-class _AtSites(_Source):
-    """share="sums": the paper's rounds. The program uses nothing but totals over sites, and each
-    site's number of rows and scale of the outcome."""
-
-    def open(self) -> Server:
-        replies = yield Ask("outcome", note="size and scale")
-        outcome = replies["outcome"]
-        self._measure(outcome[:, :3], int(np.median(outcome[:, 3])))
-
-    def expect(self, parameters: Parameters, fraction: float) -> Server:
-        common = self._message(parameters)
-        replies = yield Ask("weighted_sums", common, fraction=fraction, note="EM")
-        return Totals(replies.total("sums"), replies.total("counts"), replies.total("loglik"))
-
-    def starts(self, n_components: int, word: str, n_restarts: int) -> Server:
-        if word == "spectral":
-            replies = yield Ask("moments", {"limit": np.array(self.limit)}, note="start")
-            mean = replies.total("moments") / len(replies.clients)
-            return starts.in_eigenspace(mean, n_components, n_restarts, self.rng)
-        weights = np.full((n_restarts, n_components), 1.0 / n_components)
-        common = {"weights": weights, "limit": np.array(self.limit)}
-        replies = yield Ask("random_sums", common, note="start")
-        return solve(replies.total("sums"))[0]
-
-    def residual(self, coef: Floats) -> Server:
-        replies = yield Ask("residual", {"coef": coef}, note="noise of the given start")
-        return np.median(replies["residual"])
-
-    def settle(self, parameters: Parameters) -> Server:
-        replies = yield Ask("settle", self._message(parameters), note="sites learn their group")
-        m = len(self.roster)
-        return _Sites(
-            _spread(replies["loglik"][:, 0], replies.clients, m),
-            _spread(replies["rows"], replies.clients, m),
-            parameters.weights[0] * self.n_sites,
-            None,
-        )
-
-    def _message(self, parameters: Parameters) -> dict[str, Array]:
-        return {**parameters._asdict(), "noise": _pack_noise(self.noise)}
-
-
-def _spread(values: Floats, clients: Array, n_clients: int) -> Floats:
-    everyone = np.full(n_clients, np.nan)
-    everyone[clients] = values
-    return everyone
-
-
-def _pack_noise(noise: Noise | None) -> Floats:
-    return np.empty(0) if noise is None else np.append(noise.coef, noise.variance)
-
-
-def _unpack_noise(packed: Array) -> Noise | None:
-    return Noise(packed[:-1], float(packed[-1])) if len(packed) else None
 
 
 _PARAMETERS = {"coef": COEF, "sigma": SIGMA, "weights": WEIGHTS, "noise": NOISE}

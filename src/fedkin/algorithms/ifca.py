@@ -133,7 +133,8 @@ def program(roster: Roster, settings: Settings) -> Program:
             break
     replies = yield Ask("choose", {"models": models}, note="sites choose for the last time")
     labels = np.full(len(roster), -1)
-    labels[replies.clients] = replies["choice"].astype(np.intp)
+    known = np.isin(replies["choice"], np.arange(len(models)))
+    labels[replies.clients[known]] = replies["choice"][known].astype(np.intp)
     losses = np.full(len(roster), np.nan)
     losses[replies.clients] = replies["loss"]
     heard = labels >= 0

@@ -32,6 +32,7 @@ DEFAULTS: dict[str, Any] = {
     "family": "gaussian",
     "covariance_type": "identity",
     "sigma": None,
+    "shared_noise": False,
     "fit_intercept": False,
     "init": "local",
     "local_start": "kmeans++",
@@ -52,6 +53,7 @@ CLIENT_SETTINGS = (
     "family",
     "covariance_type",
     "sigma",
+    "shared_noise",
     "fit_intercept",
     "local_start",
     "n_restarts",
@@ -76,7 +78,14 @@ HALVINGS = Field((), "how often the gradient step had to be halved so far")
 COUNTS = Field(("R",), "responsibility of each component, added over the site's rows")
 SUMS = Field(("R", "q"), "rows (or their products), weighted by responsibility and added up")
 
-OPTIONAL = {"variances": VARIANCES, "weights": WEIGHTS, "scatter": SCATTER}
+RESIDUAL = Field((), "mean squared residual of the site's rows")
+
+OPTIONAL = {
+    "variances": VARIANCES,
+    "weights": WEIGHTS,
+    "scatter": SCATTER,
+    "residual": RESIDUAL,
+}
 
 ORDER = Field(("R",), "which of the site's components is the r-th", dtype="int64", bound=1e6)
 COVARIANCE = Field(("e", "e"), "covariance common to all sites; empty if there is none")
@@ -171,7 +180,7 @@ class Family:
     def scale(self, rows, found, components, current):
         """The site's own scale given its components; a common covariance is not its own."""
         if self.regression:
-            if self.settings["sigma"] is not None:
+            if self.settings["sigma"] is not None or self.settings["shared_noise"]:
                 return current
             return regression.maximise_sigma(found, components, regression.smallest_noise(rows))
         if current is None or self.kind in ("identity", "tied"):
@@ -249,6 +258,7 @@ def improve(fields, clients, cache, settings, common, personal, memory, keys):
     family = Family(settings)
     memory, scale = _remembered(family, cache, common, personal, memory)
     components, weights, found = personal["components"], memory["weights"], None
+    sent = components
     for pass_number in range(settings["local_steps"]):
         rows = cache
         if settings["batch_size"]:
@@ -267,7 +277,9 @@ def improve(fields, clients, cache, settings, common, personal, memory, keys):
     if scale is not None and "scale" in memory:
         memory["scale"] = scale
     reply = {"components": components, "halvings": memory["halvings"]}
-    return _picked(fields, reply, family, cache, found, components, scale, memory), memory
+    # Residuals about what was sent: about the site's own new fit they would flatter it.
+    about = sent if "residual" in fields else components
+    return _picked(fields, reply, family, cache, found, about, scale, memory), memory
 
 
 def _rows(clients, cache, settings, common, personal, memory, keys):
@@ -303,7 +315,7 @@ def _remembered(family, rows, common, personal, memory):
         scale = family.first_scale(rows, common["noise"])
         if scale is not None:
             memory["scale"] = scale
-        own = _common_or(memory.get("scale"), common)
+        own = _common_or(family, memory.get("scale"), common)
         found = family.expect(rows, equal, components, own)
         memory["weights"] = family.weights(found, equal)
         memory["first_weights"] = memory["weights"]
@@ -313,10 +325,14 @@ def _remembered(family, rows, common, personal, memory):
         memory[name] = np.take_along_axis(memory[name], order, axis=1)
     if personal["weights"].size:
         memory["weights"] = personal["weights"]
-    return memory, _common_or(memory.get("scale"), common)
+    return memory, _common_or(family, memory.get("scale"), common)
 
 
-def _common_or(own, common):
+def _common_or(family, own, common):
+    """The scale that all sites share, where they share one; else the site's own."""
+    if family.regression:
+        shared = family.settings["shared_noise"] and common["noise"].size
+        return np.full_like(own, common["noise"][0]) if shared else own
     covariance = common["covariance"]
     return covariance[None] if covariance.size else own
 
@@ -339,6 +355,9 @@ def _picked(
         made["variances"] = np.where(np.isfinite(own), own, UNKNOWN_VARIANCE)
     if "weights" in fields:
         made["weights"] = memory["weights"]
+    if "residual" in fields:
+        squares = regression.residual_squares(found, components)
+        made["residual"] = squares / np.maximum(found.n_rows, 1.0)
     if "scatter" in fields:
         made["scatter"] = gaussian.within_scatter(rows, found, components, "tied")
     return {name: made[name] for name in fields}

@@ -197,14 +197,17 @@ def program(roster: Roster, settings: Settings) -> Program:
     models = sites.average(labels, n_clusters)
     changes = []
     for _ in range(settings["refine_rounds"]):
-        step = "choose" if sites.heard.all() else f"choose_with_{message}"
+        settled = (sites.heard | sites.implausible).all()
+        step = "choose" if settled else f"choose_with_{message}"
         ask = Ask(step, {"models": models}, fraction=settings["fraction"], note="sites choose")
         replies = yield ask
         if step != "choose":
             sites.hear(replies)
         before = labels.copy()
-        free = ~aside[replies.clients]
-        labels[replies.clients[free]] = replies["choice"][free].astype(np.intp)
+        choice = replies["choice"]
+        free = sites.heard[replies.clients] & ~aside[replies.clients]
+        free &= np.isin(choice, np.arange(n_clusters))
+        labels[replies.clients[free]] = choice[free].astype(np.intp)
         changes.append((labels != before).sum())
         again = sites.average(labels, n_clusters)
         models = np.where(np.isfinite(again), again, models)
@@ -230,6 +233,7 @@ def _result(
         "labels": labels,
         "heard": sites.heard,
         "aside": aside,
+        "implausible": sites.implausible,
         "site_rows": np.where(sites.heard, rows, np.nan),
         "history_changes": changes,
         **{name: np.asarray(array) for name, array in grouping.evidence.items()},

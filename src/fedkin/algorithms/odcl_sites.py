@@ -20,7 +20,7 @@ from fedkin.algorithms.odcl_groups import (
     pooled_models,
     stand_alone,
 )
-from fedkin.models.least_squares import upper_triangle
+from fedkin.models.least_squares import MOST_ROWS, POSSIBLE_SLACK, possible, upper_triangle
 from fedkin.models.local_loss import DEFAULT_ALPHA, SquaredLoss
 from fedkin.protocol import Replies, Settings
 
@@ -40,16 +40,25 @@ class Sites:
         self.settings = settings
         self.n_sites = n_sites
         self.heard = np.zeros(n_sites, dtype=bool)
+        self.implausible = np.zeros(n_sites, dtype=bool)
         self.known: dict[str, Floats] = {}
 
     def hear(self, replies: Replies) -> None:
-        """Note what came; a site speaks the same each time it is asked."""
+        """Note what came; a site speaks the same each time it is asked.
+
+        Numbers that no rows can give cost their site its part: it counts as not heard.
+        """
+        fine = _plausible(replies, self.settings["fit_intercept"])
+        self.implausible[replies.clients[~fine]] = True
+        clients = replies.clients[fine]
         for name, array in replies.items():
             if name == "choice":
                 continue
             empty = np.zeros((self.n_sites, *array.shape[1:]))
-            self.known.setdefault(name, empty)[replies.clients] = array
-        self.heard[replies.clients] = True
+            self.known.setdefault(name, empty)[clients] = array[fine]
+        self.heard[clients] = True
+        if not self.heard.any():
+            raise ValueError("no site sent numbers that rows can give; look at the sites' data")
         if "statistics" in self.known:
             local = self.local()
             self.known["model"], self.known["rows"] = local.fit(), local.sizes
@@ -74,10 +83,7 @@ class Sites:
         packed = self.known.get("covariance")
         if packed is None or packed.shape[1] == 0:
             return None
-        full = np.zeros((self.n_sites, d, d))
-        upper = upper_triangle(d)
-        full[:, upper[0], upper[1]] = full[:, upper[1], upper[0]] = packed
-        return full
+        return unpacked(packed, d)
 
     def average(self, labels: NDArray[np.intp], n_clusters: int) -> Floats:
         """The model of every cluster (K, d); NaN for one without sites."""
@@ -93,6 +99,32 @@ class Sites:
             return averages.precision_means(models, labels, n_clusters, covariances)
         weights = self.known["rows"] if how == "size" else np.ones(self.n_sites)
         return averages.weighted_means(models, labels, n_clusters, weights)
+
+
+def _plausible(replies: Replies, fit_intercept: bool) -> NDArray[np.bool_]:
+    """Whether rows can have given what each client sent, (m,)."""
+    if "statistics" in replies:
+        return possible(np.ascontiguousarray(replies["statistics"].T), fit_intercept)
+    fine: NDArray[np.bool_] = np.ones(len(replies.clients), dtype=bool)
+    if "rows" in replies:
+        rows = replies["rows"]
+        fine &= (rows >= 1) & (rows <= MOST_ROWS)
+    if "covariance" in replies and replies["covariance"].shape[1]:
+        full = unpacked(replies["covariance"], replies["model"].shape[1])
+        diagonal = np.einsum("mdd->md", full)
+        unit = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+        scaled = full / unit[:, :, None] / unit[:, None, :]
+        least = np.linalg.eigvalsh(scaled)[:, 0]
+        fine &= (diagonal >= 0).all(axis=1) & (least >= -POSSIBLE_SLACK)
+    return fine
+
+
+def unpacked(packed: Floats, d: int) -> Floats:
+    """Symmetric matrices (m, d, d) from their upper triangles (m, u)."""
+    full = np.zeros((len(packed), d, d))
+    upper = upper_triangle(d)
+    full[:, upper[0], upper[1]] = full[:, upper[1], upper[0]] = packed
+    return full
 
 
 def group_sites(

@@ -186,6 +186,6 @@ def main() -> None:
     """Run the command; errors that a person can mend are one line, not a traceback."""
     try:
         app()
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         typer.echo(f"fedkin: {error}", err=True)
         sys.exit(UNUSABLE)

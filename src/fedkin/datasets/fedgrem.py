@@ -1,9 +1,9 @@
 """Federations of FedGrEM's experiments (Tian, Weng, Feng 2024, B.1), and ways to spoil them.
 
-`gaussian_mixtures` and `regression_mixtures` draw sites whose components differ from common centres
-by a given distance, and some outlier sites. What the paper prints and what its authors' script does
-disagree about the outliers; `variant` chooses. The last entry of the second centre, printed as a
-bare minus, is -1.
+`make_gaussian_mixtures` and `make_regression_mixtures` draw sites whose components differ from
+common centres by a given distance, and some outlier sites. What the paper prints and what its
+authors' script does disagree about the outliers; `variant` chooses. The last entry of the second
+centre, printed as a bare minus, is -1.
 
 An attack on data takes a federation, the bad sites and a seed, and returns a federation; an attack
 on messages does the same to a reply array (clients first). `DATA_ATTACKS` and `MESSAGE_ATTACKS`
@@ -82,7 +82,7 @@ class SimulatedMixture:
 # -------------------------------------------------------------------- generators
 
 
-def gaussian_mixtures(
+def make_gaussian_mixtures(
     n_clients: int = 10,
     n_rows: int | Sequence[int] = 150,
     heterogeneity: float = 0.0,
@@ -102,7 +102,7 @@ def gaussian_mixtures(
     return draw.with_rows(np.where(draw.outlier[draw.owner, None], bad, good))
 
 
-def regression_mixtures(
+def make_regression_mixtures(
     n_clients: int = 10,
     n_rows: int | Sequence[int] | None = None,
     heterogeneity: float = 0.0,

@@ -87,6 +87,9 @@ class Link(Protocol):
     def replay(self, ask: Ask, record: Record) -> None:
         """Bring the link to where it was after a round that the journal has."""
 
+    def finish(self) -> None:
+        """The run has ended: what the clients offered last counts."""
+
     def memories(self) -> Memory:
         """The clients' memories, where the engine may see them."""
 
@@ -101,9 +104,14 @@ class _Books:
     refusals: list[Refusal] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)
 
-    def close(self, ask: Ask, record: Record) -> None:
+    def close(self, ask: Ask, record: Record, roster: Roster) -> None:
+        """Count a round, whether it was just asked or comes from the journal."""
         n_refused = len(record.refusals)
-        if n_refused:
+        if n_refused or self.misses:
+            silent = {r.site for r in record.refusals if r.reason is Reason.LATE}
+            for k in map(int, record.asked):
+                late = roster.names[k] in silent
+                self.misses[k] = self.misses.get(k, 0) + 1 if late else 0
             self.refusals.extend(record.refusals)
         if record.dropped:
             self.dropped.extend(record.dropped)
@@ -131,7 +139,7 @@ def drive(
         while True:
             number += 1
             record = _round(algorithm, number, ask, roster, link, rules, journal, books)
-            books.close(ask, record)
+            books.close(ask, record, roster)
             if bar is not None:
                 bar.update(bar.task_ids[0], advance=1, note=ask.note)
             ask = program.send(record.replies)
@@ -141,6 +149,7 @@ def drive(
         program.close()
         if bar is not None:
             bar.stop()
+    link.finish()
     if journal is not None:
         journal.finish(result)
     names = roster.names
@@ -205,10 +214,12 @@ def _ask_clients(
     if failed:
         faults.update(failed)
     refusals = _refusals(number, faults, roster)
+    dropped = _silent(faults, rules, books, roster) if faults else ()
     n_answered = 0 if replies is None else len(replies.clients)
-    if replies is None or n_answered < rules.quorum * len(asked):
+    # A site that withholds by the rule on rows has answered: it is not missing.
+    n_withheld = sum(reason is Reason.FEW_ROWS for reason, _ in faults.values())
+    if replies is None or n_answered < rules.quorum * (len(asked) - n_withheld):
         _no_quorum(number, n_answered, len(asked), rules, refusals, link.last_error)
-    dropped = _silent(faults, asked, rules, books, roster) if faults or books.misses else ()
     return Record(number, fingerprint, asked, replies, refusals, dropped)
 
 
@@ -247,16 +258,14 @@ def _no_quorum(
 
 
 def _silent(
-    faults: dict[int, Fault], asked: Indices, rules: Rules, books: _Books, roster: Roster
+    faults: dict[int, Fault], rules: Rules, books: _Books, roster: Roster
 ) -> tuple[int, ...]:
     """Sites to give up on after this round, by their misses running."""
     silent = {k for k, (reason, _) in faults.items() if reason is Reason.LATE}
     if silent and rules.on_loss == "wait":
         names = ", ".join(repr(roster.names[k]) for k in sorted(silent))
         raise SiteLost(f"no answer in time from {names}; the run waits for them")
-    for k in map(int, asked):
-        books.misses[k] = books.misses.get(k, 0) + 1 if k in silent else 0
-    given_up = tuple(sorted(k for k in silent if books.misses[k] >= rules.max_misses))
+    given_up = tuple(sorted(k for k in silent if books.misses.get(k, 0) + 1 >= rules.max_misses))
     for k in given_up:
         logger.warning(
             "site %r gave no answer in %d rounds running and is not asked again",

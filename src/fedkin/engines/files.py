@@ -190,5 +190,8 @@ class _LetterLink:
     def replay(self, ask: Ask, record: Record) -> None:
         """There is no journal: the letters are one."""
 
+    def finish(self) -> None:
+        """Nobody waits for an end."""
+
     def memories(self) -> Memory:
         return None

@@ -7,7 +7,7 @@ with their block and then left out, so "lost reply" and "skipped the round" are 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,8 @@ class InProcess:
                     "names": list(roster.names),
                     "engine": "inprocess",
                     "block_size": self.block_size,
-                }
+                },
+                {"rules": asdict(self.rules)},
             )
         return drive(algorithm, settings, roster, link, self.rules, journal, self.progress)
 
@@ -132,8 +133,11 @@ class _LocalLink:
         whole = len(self.blocks) == 1
         self.data = [federation if whole else federation.take(block) for block in self.blocks]
         self.caches = [algorithm.prepare(data, self.settings) for data in self.data]
+        # Every client's memory is a dictionary; clients with the same names in it are of a kind.
         self.memory: dict[str, Any] = {}
-        self.known = np.zeros(m, dtype=bool)
+        self.kinds: list[tuple[str, ...]] = [()]
+        self.kind = np.zeros(m, dtype=np.intp)
+        self.all_alike = True
         self.pending: list[tuple[Indices, Memory]] = []
 
     def exchange(
@@ -141,6 +145,7 @@ class _LocalLink:
     ) -> tuple[Sequence[Block], dict[int, Fault]]:
         failed: dict[int, Fault] = {}
         found = self._compute(number, ask, asked, failed)
+        self._write_down(number, ask, found)
         if self.engine.absent is None:
             return found, failed
         names = self.federation.names
@@ -153,23 +158,46 @@ class _LocalLink:
         return [(c[k], {n: a[k] for n, a in arrays.items()}) for c, k, arrays in kept], failed
 
     def settle(self, number: int, accepted: Indices) -> None:
+        """The memory a client returned replaces the one it had, if its reply was accepted."""
+        m, touched = len(self.kind), set()
         for clients, memory in self.pending:
             if memory is None:
                 continue
-            if len(accepted) == len(clients) == len(self.known):
-                self.memory = memory
-                self.known[:] = True
+            code = self._kind_of(tuple(memory))
+            if len(accepted) == len(clients) == m:
+                self.memory, self.kind[:], self.all_alike = dict(memory), code, True
                 continue
             used = np.isin(clients, accepted)
             for name, array in memory.items():
-                kept = self.memory.get(name)
-                fresh = np.zeros((len(self.known), *array.shape[1:]), array.dtype)
-                if kept is not None:
-                    fresh[:] = kept
-                fresh[clients[used]] = array[used]
-                self.memory[name] = fresh
-            self.known[clients[used]] = True
+                if name not in touched:
+                    self.memory[name] = self._own_copy(name, array)
+                    touched.add(name)
+                self.memory[name][clients[used]] = array[used]
+            self.kind[clients[used]] = code
+            self.all_alike = bool((self.kind == self.kind[0]).all())
         self.pending = []
+
+    def _by_kind(self, who: Indices) -> list[Indices]:
+        kind = self.kind[who]
+        return [who[kind == code] for code in np.unique(kind)]
+
+    def _kind_of(self, names: tuple[str, ...]) -> int:
+        if names not in self.kinds:
+            self.kinds.append(names)
+        return self.kinds.index(names)
+
+    def _own_copy(self, name: str, array: Any) -> Any:
+        """Room for every client, holding what is there; never an array a function still has."""
+        fresh = np.zeros((len(self.kind), *array.shape[1:]), array.dtype)
+        kept = self.memory.get(name)
+        if kept is not None:
+            if kept.shape != fresh.shape:
+                raise ProtocolError(f"memory {name!r} has another shape at some clients")
+            fresh[:] = kept
+        return fresh
+
+    def finish(self) -> None:
+        """Nothing is left to acknowledge in one process."""
 
     def replay(self, ask: Ask, record: Record) -> None:
         """Compute the round again, to rebuild memories and to see that nothing has changed."""
@@ -185,7 +213,7 @@ class _LocalLink:
         self.settle(record.number, record.replies.clients)
 
     def memories(self) -> Memory:
-        return self.memory if self.known.any() else None
+        return self.memory if self.kind.any() else None
 
     # ------------------------------------------------------------ one round, block by block
 
@@ -196,17 +224,26 @@ class _LocalLink:
         found: list[Block] = []
         for b, block in enumerate(self.blocks):
             who = asked if len(self.blocks) == 1 else np.intersect1d(asked, block)
-            known = self.known[who]
-            # A function gets clients with memory or clients without, never both.
-            parts = [who] if known.all() or not known.any() else [who[known], who[~known]]
-            for part in parts:
+            # A function gets clients with memory of one kind, or clients without any.
+            for part in [who] if self.all_alike else self._by_kind(who):
                 if len(part):
                     self._call(number, ask, b, part, found, failed)
-        if self.ledger is not None:
-            for clients, arrays in found:
-                sites = [self.federation.names[k] for k in clients]
-                self.ledger.record(self.algorithm.name, number, ask.step, sites, arrays)
         return found
+
+    def _write_down(self, number: int, ask: Ask, found: list[Block]) -> None:
+        """The ledger of what leaves; a reply with too few rows behind it does not."""
+        if self.ledger is None:
+            return
+        schema = self.algorithm.steps[ask.step].reply
+        least = max((field.least_rows for field in schema.values()), default=0)
+        for clients, arrays in found:
+            leaves = self.federation.sizes[clients] >= max(least, self.least_rows)
+            sites = [self.federation.names[k] for k in clients[leaves]]
+            sent = {name: np.asarray(array) for name, array in arrays.items()}
+            if not leaves.all():
+                sent = {name: array[leaves] for name, array in sent.items()}
+            if sites:
+                self.ledger.record(self.algorithm.name, number, ask.step, sites, sent)
 
     def _call(
         self,
@@ -237,10 +274,11 @@ class _LocalLink:
         local = None if whole else who - block[0]
         clients = self.data[b] if local is None else self.data[b].take(local)
         cache = self.caches[b] if local is None else take_clients(self.caches[b], local)
-        everyone = len(who) == len(self.known)
+        everyone = len(who) == len(self.kind)
         memory = None
-        if self.known[who[0]]:
-            memory = {n: a if everyone else a[who] for n, a in self.memory.items()}
+        if self.kind[who[0]]:
+            names = self.kinds[self.kind[who[0]]]
+            memory = {n: self.memory[n] if everyone else self.memory[n][who] for n in names}
         personal = ask.personal
         if personal and not everyone:
             personal = {name: array[who] for name, array in personal.items()}

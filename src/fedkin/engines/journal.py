@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -56,8 +57,11 @@ class Journal:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
 
-    def open(self, configuration: Mapping[str, Any]) -> None:
-        """Start a run, or make sure that the run in this folder is the same one."""
+    def open(self, configuration: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+        """Start a run, or make sure that the run in this folder is the same one.
+
+        `about` is written down, too, but may differ when the run goes on (rules, deadlines).
+        """
         wanted = json.loads(json.dumps(encode(configuration)))
         path = self.folder / "run.json"
         if path.exists():
@@ -75,7 +79,8 @@ class Journal:
             "numpy": np.__version__,
             "python": platform.python_version(),
         }
-        text = json.dumps({**wanted, "versions": versions}, indent=1)
+        told = {**wanted, **encode(about), "versions": versions}
+        text = json.dumps(told, indent=1)
         _replace(path, text.encode())
 
     def configuration(self) -> dict[str, Any]:
@@ -106,20 +111,10 @@ class Journal:
         try:
             with np.load(path, allow_pickle=False) as stored:
                 arrays = dict(stored)
-            facts = json.loads(arrays["facts"].tobytes())
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            return _decoded(number, arrays, json.loads(arrays["facts"].tobytes()))
+        except _DAMAGE:
             os.replace(path, path.with_suffix(".damaged"))
             return None
-        reply = {n.removeprefix(_REPLY): a for n, a in arrays.items() if n.startswith(_REPLY)}
-        refusals = tuple(Refusal(**{**r, "reason": Reason[r["reason"]]}) for r in facts["refusals"])
-        return Record(
-            number,
-            facts["digest"],
-            arrays["asked"],
-            Replies(arrays["answered"], reply),
-            refusals,
-            tuple(facts["dropped"]),
-        )
 
     def discard_from(self, number: int) -> None:
         """Forget rounds after a gap: they were closed by a program that no longer exists."""
@@ -141,6 +136,31 @@ class Journal:
 
     def _path(self, number: int) -> Path:
         return self.folder / f"round-{number:06d}.npz"
+
+
+# What reading a damaged npz file can raise.
+_DAMAGE = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    EOFError,
+    NotImplementedError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+def _decoded(number: int, arrays: Arrays, facts: dict[str, Any]) -> Record:
+    reply = {n.removeprefix(_REPLY): a for n, a in arrays.items() if n.startswith(_REPLY)}
+    return Record(
+        number,
+        facts["digest"],
+        arrays["asked"],
+        Replies(arrays["answered"], reply),
+        tuple(Refusal(**{**r, "reason": Reason[r["reason"]]}) for r in facts["refusals"]),
+        tuple(facts["dropped"]),
+    )
 
 
 def digest(ask: Ask) -> str:
@@ -191,7 +211,17 @@ def save_arrays(path: Path, arrays: Arrays) -> None:
         np.savez(file, **dict(arrays))  # type: ignore[arg-type]
         file.flush()
         os.fsync(file.fileno())
-    os.replace(beside, path)
+    move_durably(beside, path)
+
+
+def move_durably(source: Path, target: Path) -> None:
+    """Rename so that a power cut leaves one of the two names, not neither."""
+    os.replace(source, target)
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _replace(path: Path, content: bytes) -> None:
@@ -200,4 +230,4 @@ def _replace(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(beside, path)
+    move_durably(beside, path)

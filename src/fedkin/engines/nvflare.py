@@ -22,7 +22,6 @@ import json
 import logging
 import math
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -31,7 +30,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +40,9 @@ from nvflare.collab import collab
 from fedkin.algorithms import algorithm as find_algorithm
 from fedkin.engines.driver import Rules, SiteLost, drive
 from fedkin.engines.journal import Journal, Record, decode, encode
-from fedkin.engines.site import SiteHalf
+from fedkin.engines.site import RUN_NAME, SiteHalf, check_run_name
 from fedkin.federation import Federation
+from fedkin.frames import plain_names
 from fedkin.names import name_order
 from fedkin.protocol import (
     Algorithm,
@@ -73,9 +73,10 @@ SERVER_CLASS = "fedkin.engines.nvflare.Server"
 ALLOWED = (CONTROLLER, EXECUTOR, SITE_CLASS, SERVER_CLASS)
 # By default FLARE sends a site's error log, tracebacks and all, to the server.
 LOG_STREAMERS = ("site_log_streamer", "log_receiver")
-SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 SETTINGS_FILE = "settings.json"
 OUTCOME_FILE = "outcome.json"
+# What a site's calls come from; a peer site may not ask.
+SERVER_NAME = "server"
 
 # Seconds. Each is far below FLARE's default, measured to shorten start, end and recovery.
 HEARTBEAT = 2
@@ -110,7 +111,7 @@ def provision(
     from nvflare.lighter.provisioner import Provisioner
 
     for site in sites:
-        if not SITE_NAME.fullmatch(site) or site == host:
+        if not RUN_NAME.fullmatch(site) or site in (host, "server"):
             raise ValueError(
                 f"site {site!r}: a deployed site's name may have letters, digits, '_', '.' and "
                 "'-' only; rename it"
@@ -249,7 +250,9 @@ class Deployment:
         command += [*options, f"org={PROJECT}", "config_folder=config"]
         for folder in ("transfer", "tmp"):
             (kit / folder).mkdir(exist_ok=True)
-        environment = {**os.environ, "TMPDIR": str(kit / "tmp"), **own}
+        # Secure logging keeps tracebacks out of what FLARE itself sends about failures.
+        quiet = {"TMPDIR": str(kit / "tmp"), "NVFLARE_SECURE_LOGGING": "1"}
+        environment = {**os.environ, **quiet, **own}
         with open(kit / "console.log", "ab") as log:
             self.processes[name] = subprocess.Popen(
                 command,
@@ -341,7 +344,10 @@ class Deployment:
         """End everything that `start` started, job processes included."""
         self._close_session()
         for name in list(self.processes):
-            self.kill(name)
+            try:
+                self.kill(name)
+            except Exception:
+                logger.exception("could not end %s", name)
         self.processes.clear()
 
     def _close_session(self) -> None:
@@ -356,52 +362,43 @@ class Deployment:
 
 @dataclass(frozen=True)
 class Job:
-    """What is submitted: names and settings, never code."""
+    """What is submitted: names and settings, never code. Sites see `for_sites` only."""
 
     run: str
-    settings: Mapping[str, Any]
+    for_server: Mapping[str, Any]
+    for_sites: Mapping[str, Any]
     sites: Sequence[str]
     min_sites: int
     sync_seconds: int = 60
 
     def write(self, folder: Path) -> Path:
-        """The job in FLARE's layout: one app with a server and a client half."""
-        place = folder / self.run
+        """The job in FLARE's layout: one app for the server, one for the sites."""
+        place = folder / check_run_name(self.run)
         shutil.rmtree(place, ignore_errors=True)
-        config = place / "app" / "config"
+        deploy = {"app_server": ["server"], "app_site": list(self.sites)}
+        meta = {"name": self.run, "resource_spec": {}, "deploy_map": deploy}
+        _write_json(place / "meta.json", {**meta, "min_clients": self.min_sites})
+        controller = {"server_obj_id": "_server", "sync_task_timeout": self.sync_seconds}
+        server = {
+            "server": {"task_request_interval": TASK_INTERVAL},
+            "workflows": [{"id": "controller", "path": CONTROLLER, "args": controller}],
+            "components": [{"id": "_server", "path": SERVER_CLASS, "args": {}}],
+        }
+        executor = {"path": EXECUTOR, "args": {"client_obj_id": "_client"}}
+        site = {
+            "default_task_fetch_interval": TASK_INTERVAL,
+            "executors": [{"tasks": ["*"], "executor": executor}],
+            "components": [{"id": "_client", "path": SITE_CLASS, "args": {}}],
+        }
         # Arrays inside the message instead of a download of their own: 4 to 5 times faster.
         shared = {"format_version": 2, "np_download_chunk_size": 0}
-        controller = {"server_obj_id": "_server", "sync_task_timeout": self.sync_seconds}
-        executor = {"path": EXECUTOR, "args": {"client_obj_id": "_client"}}
-        _write_json(
-            place / "meta.json",
-            {
-                "name": self.run,
-                "resource_spec": {},
-                "deploy_map": {"app": ["server", *self.sites]},
-                "min_clients": self.min_sites,
-            },
-        )
-        _write_json(
-            config / "config_fed_server.json",
-            {
-                **shared,
-                "server": {"task_request_interval": TASK_INTERVAL},
-                "workflows": [{"id": "controller", "path": CONTROLLER, "args": controller}],
-                "components": [{"id": "_server", "path": SERVER_CLASS, "args": {}}],
-            },
-        )
-        _write_json(
-            config / "config_fed_client.json",
-            {
-                **shared,
-                "default_task_fetch_interval": TASK_INTERVAL,
-                "executors": [{"tasks": ["*"], "executor": executor}],
-                "components": [{"id": "_client", "path": SITE_CLASS, "args": {}}],
-            },
-        )
-        # A file of our own: in constructor arguments FLARE replaces {braces} and builds objects.
-        _write_json(config / SETTINGS_FILE, encode(dict(self.settings)))
+        halves = (("server", server, self.for_server), ("site", site, self.for_sites))
+        for half, content, settings in halves:
+            config = place / f"app_{half}" / "config"
+            role = "server" if half == "server" else "client"
+            _write_json(config / f"config_fed_{role}.json", {**shared, **content})
+            # A file of our own: in constructor arguments FLARE replaces {braces} and more.
+            _write_json(config / SETTINGS_FILE, encode(dict(settings)))
         return place
 
 
@@ -422,12 +419,15 @@ class Unfinished(RuntimeError):
 class Flare:
     """Runs algorithms on a deployment; `fit()` without data.
 
+    features : names of the columns to use, in the order all sites shall use them; needed where
+        sites hold named columns (CSV, Parquet), because names do not travel back
     deadline : seconds a site has for an answer
     resubmissions : how often a run that broke off is submitted again
     run_id : name of the run; give the name of an unfinished one to go on with it
     """
 
     deployment: Deployment
+    features: Sequence[str] | None = None
     rules: Rules = field(default_factory=Rules)
     deadline: float = 60.0
     resubmissions: int = 3
@@ -445,24 +445,30 @@ class Flare:
         if federation is not None:
             raise ValueError("on real sites the data are at the sites: call fit() without data")
         sites = sorted(self.deployment.kits.sites, key=name_order)
-        run = self.run_id or f"{algorithm.name}-{uuid.uuid4().hex[:12]}"
-        job_settings = {
-            "run": run,
-            "algorithm": algorithm.name,
-            "settings": dict(algorithm.completed(settings)),
-            "seed": seed,
+        run = check_run_name(self.run_id or f"{algorithm.name}-{uuid.uuid4().hex[:12]}")
+        logger.info("run %s", run)
+        settings = algorithm.completed(settings)
+        both = {"run": run, "algorithm": algorithm.name, "seed": seed}
+        for_server = {
+            **both,
+            "settings": dict(settings),
             "sites": sites,
             "rules": asdict(self.rules),
             "deadline": self.deadline,
         }
+        own = dict(algorithm.settings_for_clients(settings))
+        for_sites = {**both, "settings": own, "features": self.features}
         wait = self.rules.on_loss == "wait"
         needed = len(sites) if wait else max(1, math.ceil(self.rules.quorum * len(sites)))
         status = "not submitted"
         for _ in range(self.resubmissions + 1):
             if wait:
                 self.deployment.wait_for_sites(sites, self.timeout)
-            job_id = self.deployment.submit(Job(run, job_settings, sites, needed))
-            status = self.deployment.wait(job_id, self.timeout)
+            job_id = self.deployment.submit(Job(run, for_server, for_sites, sites, needed))
+            try:
+                status = self.deployment.wait(job_id, self.timeout)
+            except TimeoutError as error:
+                raise Unfinished(f"run {run!r}: {error}; run_id={run!r} goes on with it") from error
             ended = self._read(job_id) if status == "FINISHED:COMPLETED" else None
             if ended is not None:
                 return ended
@@ -533,9 +539,11 @@ class Server:
     def _drive(self, job: dict[str, Any]) -> Outcome:
         algorithm = find_algorithm(job["algorithm"])
         roster = Roster(tuple(job["sites"]), job["seed"])
-        journal = Journal(Path(os.environ["FEDKIN_SERVER"]) / "runs" / job["run"])
-        known = ("algorithm", "settings", "seed", "sites")
-        journal.open({**{name: job[name] for name in known}, "engine": "nvflare"})
+        run = check_run_name(job["run"])
+        journal = Journal(Path(os.environ["FEDKIN_SERVER"]) / "runs" / run)
+        known = {name: job[name] for name in ("algorithm", "settings", "seed", "sites")}
+        about = {name: job[name] for name in ("rules", "deadline")}
+        journal.open({**known, "engine": "nvflare"}, about)
         link = _FlareLink(roster, job["deadline"])
         rules = Rules(**job["rules"])
         return drive(algorithm, job["settings"], roster, link, rules, journal, progress=False)
@@ -559,15 +567,21 @@ class _FlareLink:
     def exchange(
         self, number: int, ask: Ask, asked: Indices
     ) -> tuple[Sequence[Block], dict[int, Fault]]:
-        pending = {int(k): self._call(number, ask, int(k)) for k in asked}
         blocks: list[Block] = []
         failed: dict[int, Fault] = {}
+        pending = {}
+        for k in map(int, asked):
+            try:
+                pending[k] = self._call(number, ask, k)
+            except RuntimeError:  # the site never came to this job
+                failed[k] = (Reason.LATE, "")
         for k, queue in pending.items():
             for _, reply in queue:
-                if reply["fault"]:
-                    failed[k] = (Reason[reply["fault"]], str(reply["field"])[:80])
+                arrays, fault = understood(reply)
+                if fault is not None:
+                    failed[k] = fault
                 else:
-                    blocks.append((np.array([k]), reply["arrays"]))
+                    blocks.append((np.array([k]), arrays))
             if queue.failures:
                 failed[k] = (Reason.LATE, "")
         if collab.is_aborted:
@@ -584,11 +598,35 @@ class _FlareLink:
     def settle(self, number: int, accepted: Indices) -> None:
         self.acknowledged[accepted] = number
 
+    def finish(self) -> None:
+        """Tell every site which of its replies was the last that counted; no answer is needed."""
+        present = {client.name for client in collab.clients}
+        for name, number in zip(self.roster.names, self.acknowledged):
+            if name in present and number > 0:
+                with contextlib.suppress(Exception):
+                    for _ in collab.get_clients([name])(
+                        blocking=False, timeout=self.deadline
+                    ).finish(int(number)):
+                        pass
+
     def replay(self, ask: Ask, record: Record) -> None:
         self.settle(record.number, record.replies.clients)
 
     def memories(self) -> Memory:
         return None
+
+
+def understood(reply: Any) -> tuple[dict[str, Any], Fault | None]:
+    """A site's reply, whatever it may be: its arrays, or what is wrong."""
+    strange = (Reason.UNDECLARED, "")
+    if not isinstance(reply, dict) or not isinstance(reply.get("arrays"), dict):
+        return {}, strange
+    word, name = reply.get("fault", ""), reply.get("field", "")
+    if word:
+        known = isinstance(word, str) and word in Reason.__members__
+        declared = name if isinstance(name, str) and name.isidentifier() else ""
+        return {}, (Reason[word], declared[:80]) if known else strange
+    return reply["arrays"], None
 
 
 # ------------------------------------------------------------------ in a site's job process
@@ -619,6 +657,7 @@ class Site:
         state = Path(own["state"])
         self._own(state)
         clients = Federation.from_files({collab.site_name: own["data"]}, own.get("target"))
+        clients = in_order(clients, job["features"])
         algorithm = find_algorithm(job["algorithm"])
         least = own.get("least_rows", 0)
         return SiteHalf(algorithm, job["settings"], clients, job["seed"], job["run"], state, least)
@@ -645,18 +684,46 @@ class Site:
         common: dict[str, Any],
         personal: dict[str, Any],
     ) -> dict[str, Any]:
-        """One question; the reply is declared arrays or a word."""
-        if self.half is None:
-            return {"fault": Reason.ERROR.name, "field": "", "arrays": {}}
+        """One question of the server's; the reply is declared arrays or a word."""
+        if self.half is None or collab.caller != SERVER_NAME:
+            return _word(Reason.ERROR)
         if not self._busy.acquire(blocking=False):
-            return {"fault": Reason.LATE.name, "field": "", "arrays": {}}
+            return _word(Reason.LATE)
         try:
             answer = self.half.answer(number, step, acknowledged, common, personal)
         finally:
             self._busy.release()
-        reason, name = answer.fault or (None, "")
-        return {
-            "fault": reason.name if reason else "",
-            "field": name,
-            "arrays": dict(answer.arrays),
-        }
+        if answer.fault is not None:
+            return _word(*answer.fault)
+        return {"fault": "", "field": "", "arrays": dict(answer.arrays)}
+
+    @collab.publish
+    def finish(self, acknowledged: int) -> bool:
+        """The run is over; keep what went with the last accepted reply."""
+        if self.half is None or collab.caller != SERVER_NAME:
+            return False
+        with self._busy:
+            try:
+                self.half.finish(acknowledged)
+            except Exception:
+                logger.exception("the last memory could not be kept")
+        return True
+
+
+def _word(reason: Reason, name: str = "") -> dict[str, Any]:
+    return {"fault": reason.name, "field": name, "arrays": {}}
+
+
+def in_order(clients: Federation, features: Sequence[str] | None) -> Federation:
+    """The columns the job names, in its order: sites must mean the same by the j-th column."""
+    named = clients.feature_names != plain_names(clients.n_features)
+    if features is None:
+        if named:
+            raise ValueError("the job names no features, but the site's columns have names")
+        return clients
+    missing = [name for name in features if name not in clients.feature_names]
+    if missing:
+        raise ValueError(f"the site has no column {', '.join(missing)}")
+    columns = [clients.feature_names.index(name) for name in features]
+    chosen = np.ascontiguousarray(clients.X[:, columns])
+    return replace(clients, X=chosen, feature_names=tuple(features))

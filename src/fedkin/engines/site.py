@@ -9,13 +9,13 @@ repeated question gets the same answer.
 from __future__ import annotations
 
 import logging
-import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from fedkin.engines.journal import save_arrays
+from fedkin.engines.journal import move_durably, save_arrays
 from fedkin.federation import Federation
 from fedkin.privacy.ledger import Ledger
 from fedkin.protocol import (
@@ -34,6 +34,7 @@ from fedkin.randomness import KeyRing
 logger = logging.getLogger("fedkin.site")
 
 _TAG = "__round__"
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 class SiteMemory:
@@ -44,25 +45,48 @@ class SiteMemory:
         self.offered = folder / "offered.npz"
         folder.mkdir(parents=True, exist_ok=True)
 
-    def acknowledge(self, number: int) -> None:
-        """Keep what was offered with round `number`; anything else that was offered is void."""
-        stored = _load(self.offered)
-        if stored is not None and int(stored[_TAG]) == number:
-            os.replace(self.offered, self.committed)
+    def acknowledge(self, number: int) -> bool:
+        """Keep what was offered with round `number`; anything else that was offered is void.
+
+        False if the memory that counts then belongs to another round than the server thinks. A
+        site without any (it missed the start, or lost its disk) joins afresh.
+        """
+        if _tag(self.offered) == number > 0:
+            move_durably(self.offered, self.committed)
         else:
             self.offered.unlink(missing_ok=True)
+        mine = _tag(self.committed)
+        if mine is None and number > 0:
+            logger.warning("the memory of round %d is gone; the site joins afresh", number)
+        return mine is None or mine == number
 
     def read(self) -> Memory:
         """The memory that counts, None if there is none."""
         stored = _load(self.committed)
         if stored is None:
             return None
-        return {name: array for name, array in stored.items() if name != _TAG}
+        return {name: array for name, array in stored.items() if name != _TAG} or None
 
     def offer(self, number: int, memory: Memory) -> None:
-        """Write down the memory that goes with the reply of round `number`."""
-        if memory is not None:
-            save_arrays(self.offered, {**memory, _TAG: np.array(number)})
+        """Write down the memory that goes with the reply of round `number`, if only its tag."""
+        save_arrays(self.offered, {**(memory or {}), _TAG: np.array(number)})
+
+
+def site_memory(state: str | Path, run: str) -> Memory:
+    """What a site remembers of a finished run, for the site itself: its group, its weights."""
+    return SiteMemory(Path(state) / check_run_name(run)).read()
+
+
+def check_run_name(run: str) -> str:
+    """A run's name is also a folder's: plain letters, digits, '_', '.' and '-' only."""
+    if not RUN_NAME.fullmatch(run) or run == "ledger":
+        raise ValueError(f"{run!r} cannot be the name of a run")
+    return run
+
+
+def _tag(path: Path) -> int | None:
+    stored = _load(path)
+    return None if stored is None else int(stored[_TAG])
 
 
 def _load(path: Path) -> dict[str, np.ndarray] | None:
@@ -100,26 +124,41 @@ class SiteHalf:
         self.least_rows = least_rows
         self.cache = algorithm.prepare(clients, self.settings)
         self.ring = KeyRing(clients.names, seed)
-        self.memory = SiteMemory(Path(state) / run)
+        self.memory = SiteMemory(Path(state) / check_run_name(run))
         self.ledger = Ledger(Path(state) / "ledger")
+        self._latest = 0
 
     def answer(
         self, number: int, step: str, acknowledged: int, common: Arrays, personal: Arrays
     ) -> Answer:
         """Answer one question; whatever goes wrong leaves as a word, its story stays here."""
-        self.memory.acknowledge(acknowledged)
+        if number < self._latest:
+            # An old question that was waiting behind a newer one: nobody waits for its answer.
+            return Answer({}, (Reason.LATE, ""))
+        self._latest = number
         try:
-            reply, memory, fault = self._compute(number, step, common, personal)
+            return self._answer(number, step, acknowledged, common, personal)
         except Exception:
             logger.exception("round %d, step %s", number, step)
-            reply, memory, fault = {}, None, (Reason.ERROR, "")
+            return Answer({}, (Reason.ERROR, ""))
+
+    def _answer(
+        self, number: int, step: str, acknowledged: int, common: Arrays, personal: Arrays
+    ) -> Answer:
         names = self.clients.names
+        if not self.memory.acknowledge(acknowledged):
+            return Answer({}, (Reason.MEMORY, ""))
+        reply, memory, fault = self._compute(number, step, common, personal)
         if fault is not None:
             self.ledger.record(self.run, number, step, names, {}, withheld=fault[0])
             return Answer({}, fault)
         self.memory.offer(number, memory)
         self.ledger.record(self.run, number, step, names, reply)
         return Answer(reply)
+
+    def finish(self, acknowledged: int) -> None:
+        """The run is over: what went with the last accepted reply counts."""
+        self.memory.acknowledge(acknowledged)
 
     def _compute(
         self, number: int, step: str, common: Arrays, personal: Arrays

@@ -3,6 +3,7 @@
 from fedkin.estimators.fmlr import FMLR
 from fedkin.estimators.ifca import IFCA
 from fedkin.estimators.odcl import ODCL, ClusterOracle, LocalERM, NaiveAveraging, OracleAveraging
+from fedkin.estimators.standardizer import Standardizer
 
 __all__ = [
     "FMLR",
@@ -12,4 +13,5 @@ __all__ = [
     "LocalERM",
     "NaiveAveraging",
     "OracleAveraging",
+    "Standardizer",
 ]

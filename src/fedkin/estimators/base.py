@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -12,16 +14,23 @@ from sklearn.utils.validation import validate_data
 from fedkin.engines import InProcess
 from fedkin.federation import Federation
 from fedkin.frames import plain_names
-from fedkin.names import canonical_name
+from fedkin.names import canonical_names, site_labels
 from fedkin.protocol import Algorithm, Outcome
 from fedkin.tables import Table
 
 # The name of the only site when no groups are given.
 ONLY_SITE = "site"
+# Stands for "no site in particular"; no site can be called so.
+NOBODY = ""
 
 
 class FederatedEstimator(BaseEstimator):
-    """Common ground of the estimators; subclasses say `algorithm` and how to read its result."""
+    """Common ground of the estimators; subclasses say `algorithm` and how to read its result.
+
+    `_private` names attributes of a fit that are nobody else's business.
+    """
+
+    _private: tuple[str, ...] = ("_position",)
 
     def _federation(self, X: Any, y: Any, groups: Any) -> Federation | None:
         """The data of a fit; None means that they are at the sites and the engine reaches them."""
@@ -29,6 +38,11 @@ class FederatedEstimator(BaseEstimator):
             if self.engine is None:
                 raise ValueError("fit needs data: fit(X, y, groups=...), or an engine that has it")
             return None
+        if isinstance(groups, str):
+            raise ValueError(
+                "groups must name a site for each row; for a column of a table use "
+                "Federation.from_frame(table, client=...)"
+            )
         if isinstance(X, Federation):
             self.n_features_in_ = X.n_features
             if X.feature_names != plain_names(X.n_features):
@@ -36,12 +50,20 @@ class FederatedEstimator(BaseEstimator):
             return X
         if groups is not None and len(groups) != np.shape(X)[0]:
             raise ValueError(f"groups names {len(groups)} rows, X has {np.shape(X)[0]}")
-        # With sites given, Federation's own checks name the site; scikit-learn's would not.
-        X, y = validate_data(
-            self, X, y, dtype=np.float64, y_numeric=True, ensure_all_finite=groups is None
-        )
+        if groups is not None:
+            # With sites given, Federation's own checks name the site; scikit-learn's would not.
+            X = validate_data(self, X, dtype=np.float64, ensure_all_finite=False)
+        elif y is None:
+            X = validate_data(self, X, y, dtype=np.float64)
+        else:
+            X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         sites = np.full(len(X), ONLY_SITE) if groups is None else groups
         return Federation.from_groups(X, sites, y, getattr(self, "feature_names_in_", None))
+
+    def _forget(self) -> None:
+        """Remove what an earlier fit left: not every engine gives every attribute again."""
+        for name in [name for name in vars(self) if name.endswith("_") or name in self._private]:
+            delattr(self, name)
 
     def _run(self, algorithm: Algorithm, settings: dict[str, Any], federation: Any) -> Outcome:
         """Fit through the engine and note what every estimator reports."""
@@ -59,25 +81,56 @@ class FederatedEstimator(BaseEstimator):
     def _rows_and_sites(self, X: Any, groups: Any) -> tuple[np.ndarray, np.ndarray]:
         """Rows to predict and, for each, the canonical name of its site."""
         if isinstance(X, Federation):
-            if X.n_features != self.n_features_in_:
-                raise ValueError(f"the fit had {self.n_features_in_} features, not {X.n_features}")
-            return X.X, np.array(X.names, dtype=object)[X.owner]
+            clients = self._with_columns_of_the_fit(X)
+            return clients.X, np.array(clients.names, dtype=object)[clients.owner]
         X = validate_data(self, X, dtype=np.float64, reset=False)
         if groups is None:
-            return X, np.full(len(X), ONLY_SITE, dtype=object)
-        groups = np.asarray(groups)
-        if groups.shape != (len(X),):
-            raise ValueError(f"groups must name a site for each of the {len(X)} rows")
-        distinct, codes = np.unique(groups.astype(object), return_inverse=True)
-        names = np.array([canonical_name(value) for value in distinct], dtype=object)
-        return X, names[codes]
+            only = self.client_names_[0] if len(self.client_names_) == 1 else NOBODY
+            return X, np.full(len(X), only, dtype=object)
+        labels = np.full(len(X), groups) if isinstance(groups, str) else site_labels(groups)
+        if labels.shape != (len(X),):
+            raise ValueError(
+                f"groups must name a site for each of the {len(X)} rows, or be one name for all"
+            )
+        return X, canonical_names(labels)
+
+    def _with_columns_of_the_fit(self, clients: Federation) -> Federation:
+        """The federation with columns in the order of the fit; others are refused by name.
+
+        Columns that came without names, then or now, are taken in the order given.
+        """
+        fitted = tuple(getattr(self, "feature_names_in_", ()))
+        own = clients.feature_names
+        named = fitted and own != plain_names(clients.n_features)
+        if named and set(own) != set(fitted):
+            missing = ", ".join(name for name in fitted if name not in own)
+            extra = ", ".join(name for name in own if name not in fitted)
+            words = f" lacks {missing}" if missing else ""
+            words += f" has besides {extra}" if extra else ""
+            raise ValueError(f"the columns differ from those of the fit:{words}")
+        if clients.n_features != self.n_features_in_:
+            raise ValueError(
+                f"the fit had {self.n_features_in_} features, not {clients.n_features}"
+            )
+        if not named or own == fitted:
+            return clients
+        order = [own.index(name) for name in fitted]
+        return replace(clients, X=np.ascontiguousarray(clients.X[:, order]), feature_names=fitted)
 
     def _traffic_table(self) -> Table:
         traffic = self.traffic_
-        names = list(traffic.bytes_up_by_field) + list(traffic.bytes_down_by_field)
+        names = list(dict.fromkeys([*traffic.bytes_up_by_field, *traffic.bytes_down_by_field]))
         up = [traffic.bytes_up_by_field.get(name, 0) for name in names]
         down = [traffic.bytes_down_by_field.get(name, 0) for name in names]
         return Table({"field": names, "bytes up": up, "bytes down": down}, "What travelled")
+
+
+def check_count(name: str, value: Any) -> None:
+    """Complain about what is not a whole number of at least one."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ValueError(f"{name} must be a whole number, not {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, not {value}")
 
 
 def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:

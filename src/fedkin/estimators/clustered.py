@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from fedkin.estimators.base import FederatedEstimator, check_choice
+from fedkin.estimators.fmlr import ImplausibleSitesWarning
 from fedkin.federation import Federation
 from fedkin.models.local_loss import local_loss
 from fedkin.tables import Summary, Table
@@ -39,6 +41,8 @@ def _is_logistic(estimator: Any) -> bool:
 class ClusteredEstimator(FederatedEstimator):
     """Common ground: fit through an algorithm, read its result, predict, adapt, sum up."""
 
+    _private = ("_position", "_population", "_site_rows", "_models", "_adapted", "_message")
+
     def __sklearn_tags__(self):
         """A regressor or a classifier, as the loss says."""
         from sklearn.utils import ClassifierTags, RegressorTags
@@ -60,6 +64,7 @@ class ClusteredEstimator(FederatedEstimator):
         check_choice("loss", self.loss, ("squared", "logistic"))
         if self.alpha is not None and not self.alpha >= 0:
             raise ValueError(f"alpha must be None or at least 0, not {self.alpha}")
+        self._forget()
         federation = self._federation(X, y, groups)
         if federation is None:
             self.classes_ = np.array([0.0, 1.0])
@@ -114,6 +119,16 @@ class ClusteredEstimator(FederatedEstimator):
         if "local_models" in result:
             self.local_coef_, self.local_intercept_ = self._split(result["local_models"])
         self.odd_sites_ = self.client_names_[result["aside"]]
+        implausible = result.get("implausible", np.zeros(len(heard), dtype=bool))
+        self.implausible_sites_ = self.client_names_[implausible]
+        if len(self.implausible_sites_):
+            named = ", ".join(repr(name) for name in self.implausible_sites_[:10])
+            warnings.warn(
+                f"left out, because no rows can give the numbers they sent: {named}; look at "
+                "these sites",
+                ImplausibleSitesWarning,
+                stacklevel=3,
+            )
         self.converged_ = bool(result.get("converged", True))
         self.history_ = {"changes": result["history_changes"]}
         self.n_iter_ = max(1, len(result["history_changes"]))
@@ -184,11 +199,14 @@ class ClusteredEstimator(FederatedEstimator):
     def adapt(self, X, y=None, groups=None):
         """Assign sites not in the fit to the cluster whose model has the least loss on their rows.
 
+        `groups` names the site of each row, or one site for all of them.
         What is shared stays as it is. `adapted_` says which site went where.
         """
         check_is_fitted(self)
         if isinstance(X, Federation):
-            clients = X
+            clients = self._with_columns_of_the_fit(X)
+        elif groups is None:
+            raise ValueError("adapt needs the name of the site: adapt(X, y, groups='new-site')")
         else:
             rows, sites = self._rows_and_sites(X, groups)
             clients = Federation.from_groups(rows, sites, y)

@@ -12,7 +12,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
 from fedkin.algorithms.fmlr import FMLR as ALGORITHM
-from fedkin.estimators.base import FederatedEstimator, check_choice
+from fedkin.estimators.base import FederatedEstimator, check_choice, check_count
 from fedkin.federation import Federation
 from fedkin.inference import odd_by_likelihood
 from fedkin.models.grouped_regression import (
@@ -22,6 +22,7 @@ from fedkin.models.grouped_regression import (
     responsibilities,
 )
 from fedkin.models.least_squares import packed_statistics
+from fedkin.names import canonical_name
 from fedkin.tables import Summary, Table
 
 # The label of sites that no regression explains (robust=True).
@@ -38,6 +39,10 @@ ACCOUNT = {
 
 class OddSitesWarning(UserWarning):
     """Some sites fit none of the groups and may have distorted all of them."""
+
+
+class ImplausibleSitesWarning(UserWarning):
+    """Some sites sent numbers that no rows can give and were left out."""
 
 
 class FMLR(RegressorMixin, FederatedEstimator):
@@ -59,19 +64,34 @@ class FMLR(RegressorMixin, FederatedEstimator):
         coefficients, with the intercept last if it has one more column than X.
     sigma, weights : None (learnt), or a number and "uniform" (the paper's mode)
     robust : bool
-        Adds a group for sites that follow no regression (label -1).
+        Adds a group for sites that follow no regression (label -1). It protects against odd
+        data, not against lies: a site that sends numbers which no rows can give is left out with
+        or without it (`implausible_sites_`), but one that makes up numbers which rows could give,
+        or with `share="sums"` its group probabilities and likelihood, is believed.
     n_restarts, max_components, fit_intercept, max_rounds, tol, fraction, random_state
-        `fraction` of the sites is asked in each round (`share="sums"`).
+        `fraction` of the sites is asked in each round (`share="sums"` only: with "statistics"
+        there is one round); the last reply of a site stands while it is not asked.
     engine : an engine, None for all sites in this process.
 
     Attributes
     ----------
     coef_ (K, d), intercept_ (K,), sigma_, weights_ (K,), noise_weight_, identified_ (K,),
     responsibilities_ (m, K), labels_ (m,), n_components_, loglik_, bic_, choice_, odd_sites_,
-    client_names_, converged_, n_iter_, n_rounds_, history_, traffic_, refusals_
+    implausible_sites_, client_names_, converged_, n_iter_, n_rounds_, history_, traffic_, refusals_
 
-    A site that was not heard (empty, refused, late) has the population's probabilities.
+    A site that was not heard (empty, refused, late) or left out as implausible has the
+    population's probabilities. Likelihoods are scaled to all rows if sites missed a round.
     """
+
+    _private = (
+        "_position",
+        "_groups",
+        "_adapted",
+        "_parameters",
+        "_noise",
+        "_site_loglik",
+        "_site_rows",
+    )
 
     def __init__(
         self,
@@ -109,10 +129,11 @@ class FMLR(RegressorMixin, FederatedEstimator):
     def fit(self, X=None, y=None, groups=None):
         """Fit to sites: rows X with outcome y and a site name per row, or a Federation."""
         self._check_parameters()
+        self._forget()
         federation = self._federation(X, y, groups)
         if federation is not None:
             self._check_data(federation)
-        outcome = self._run(ALGORITHM, self._settings(federation), federation)
+        outcome = self._run(ALGORITHM, self._settings(), federation)
         self._read(outcome)
         if len(self.odd_sites_) and not self.robust and federation is not None:
             self.odd_sites_ = self._odd_sites_without_distortion(federation)
@@ -132,12 +153,18 @@ class FMLR(RegressorMixin, FederatedEstimator):
                     "init='ridge' needs every site's own fit; with share='sums' use 'random', "
                     "'spectral' or an array"
                 )
-        if self.n_components is not None and self.n_components < 1:
-            raise ValueError(f"n_components must be at least 1, not {self.n_components}")
+        for name in ("n_components", "max_components", "n_restarts", "max_rounds"):
+            if name != "n_components" or self.n_components is not None:
+                check_count(name, getattr(self, name))
         if self.sigma is not None and not self.sigma > 0:
             raise ValueError(f"sigma must be positive, not {self.sigma}")
         if not 0 < self.fraction <= 1:
             raise ValueError(f"fraction must be above 0 and at most 1, not {self.fraction}")
+        if self.fraction < 1 and self.share == "statistics":
+            raise ValueError(
+                "fraction is for share='sums'; with share='statistics' there is one round, in "
+                "which every site is asked"
+            )
 
     def _check_data(self, federation: Federation) -> None:
         if federation.y is None:
@@ -151,15 +178,11 @@ class FMLR(RegressorMixin, FederatedEstimator):
                 f"n_components={wanted} needs at least as many sites with rows; there are {n_sites}"
             )
 
-    def _settings(self, federation: Federation | None) -> dict[str, Any]:
+    def _settings(self) -> dict[str, Any]:
         settings = {name: getattr(self, name) for name in ALGORITHM.defaults}
-        init = self.init
-        if not isinstance(init, str):
-            init = np.array(init, dtype=np.float64, ndmin=2)
-            n_features = federation.n_features if federation is not None else None
-            if self.fit_intercept and init.shape[1] == n_features:
-                init = np.concatenate([init, np.zeros((len(init), 1))], axis=1)
-        return {**settings, "init": init}
+        if not isinstance(self.init, str):
+            settings["init"] = np.array(self.init, dtype=np.float64, ndmin=2)
+        return settings
 
     # ------------------------------------------------------------ after
 
@@ -172,8 +195,12 @@ class FMLR(RegressorMixin, FederatedEstimator):
         self.intercept_ = coef[:, -1] if self.fit_intercept else np.zeros(len(coef))
         self.n_features_in_ = self.coef_.shape[1]
         self.sigma_ = float(result["sigma"])
-        self.weights_ = weights[: len(coef)] / weights[: len(coef)].sum()
-        self.noise_weight_ = float(1.0 - weights[: len(coef)].sum())
+        regular = float(weights[: len(coef)].sum())
+        # If every site is odd, nothing is known of the proportions.
+        self.weights_ = (
+            weights[: len(coef)] / regular if regular else np.full(len(coef), 1 / len(coef))
+        )
+        self.noise_weight_ = 1.0 - regular
         self.identified_ = result["identified"]
         self.loglik_ = float(result["loglik"])
         self.converged_ = bool(result["converged"])
@@ -196,6 +223,7 @@ class FMLR(RegressorMixin, FederatedEstimator):
             self._groups = share
             self.responsibilities_ = _without_noise(share, self.weights_)
             self.labels_ = _labels(share, len(coef))
+        self.implausible_sites_ = self.client_names_[result["implausible"]]
         self.odd_sites_ = self._odd_sites()
 
     def _odd_sites(self) -> np.ndarray:
@@ -207,7 +235,9 @@ class FMLR(RegressorMixin, FederatedEstimator):
     def _odd_sites_without_distortion(self, federation: Federation) -> np.ndarray:
         """Odd sites bend the regressions towards themselves: name them from a fit they cannot."""
         straight = clone(self).set_params(robust=True, n_components=self.n_components_)
-        named = straight.fit(federation).odd_sites_
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the fit in question gives its own
+            named = straight.fit(federation).odd_sites_
         return named if len(named) else self.odd_sites_
 
     def _warn(self, federation: Federation | None) -> None:
@@ -217,14 +247,28 @@ class FMLR(RegressorMixin, FederatedEstimator):
                 ConvergenceWarning,
                 stacklevel=3,
             )
-        if not self.robust and len(self.odd_sites_):
-            named = ", ".join(repr(name) for name in self.odd_sites_[:10])
-            more = f" and {len(self.odd_sites_) - 10} more" if len(self.odd_sites_) > 10 else ""
+        m = len(self.client_names_)
+        if len(self.implausible_sites_):
             warnings.warn(
-                f"{len(self.odd_sites_)} of {len(self.client_names_)} sites fit none of the groups "
-                f"and may have distorted all of them: {named}{more}. Look at these sites, or fit "
+                f"{len(self.implausible_sites_)} of {m} sites sent numbers that no rows can give "
+                f"and were left out: {_listed(self.implausible_sites_)}. Look at these sites.",
+                ImplausibleSitesWarning,
+                stacklevel=3,
+            )
+        if not self.robust and len(self.odd_sites_):
+            warnings.warn(
+                f"{len(self.odd_sites_)} of {m} sites fit none of the groups and may have "
+                f"distorted all of them: {_listed(self.odd_sites_)}. Look at these sites, or fit "
                 "with robust=True, which sets such sites apart.",
                 OddSitesWarning,
+                stacklevel=3,
+            )
+        if federation is not None and federation.off_centre:
+            columns = [federation.feature_names[j] for j in federation.off_centre]
+            warnings.warn(
+                f"the spread of column {_listed(columns)} is so small beside its mean that its "
+                "effect is lost in rounding; centre it before fitting",
+                RuntimeWarning,
                 stacklevel=3,
             )
         if federation is not None and federation.y is not None and self.sigma is None:
@@ -243,7 +287,8 @@ class FMLR(RegressorMixin, FederatedEstimator):
         """Expected outcome of each row given what is known of its site.
 
         A site of the fit, or one given to `adapt`, gets its own mixture of the regressions; any
-        other site, or groups=None after a fit to several sites, the population's.
+        other site, or groups=None after a fit to several sites, the population's. `groups` names
+        the site of each row, or one site for all of them.
         """
         check_is_fitted(self)
         rows, sites = self._rows_and_sites(X, groups)
@@ -253,10 +298,15 @@ class FMLR(RegressorMixin, FederatedEstimator):
         return np.einsum("nd,nd->n", rows, mixed[codes]) + offset[codes]
 
     def adapt(self, X, y=None, groups=None):
-        """Learn the groups of sites not in the fit from their own rows; shared parts stay."""
+        """Learn the groups of sites not in the fit from their own rows; shared parts stay.
+
+        `groups` names the site of each row, or one site for all of them.
+        """
         check_is_fitted(self)
         if isinstance(X, Federation):
-            clients = X
+            clients = self._with_columns_of_the_fit(X)
+        elif groups is None:
+            raise ValueError("adapt needs the name of the site: adapt(X, y, groups='new-site')")
         else:
             rows, sites = self._rows_and_sites(X, groups)
             clients = Federation.from_groups(rows, sites, y)
@@ -271,7 +321,7 @@ class FMLR(RegressorMixin, FederatedEstimator):
     def responsibilities(self, site) -> np.ndarray:
         """Probabilities of one site's groups, (K,)."""
         check_is_fitted(self)
-        return self._share(str(site))
+        return self._share(canonical_name(site))
 
     def score(self, X, y, groups=None, sample_weight=None):
         """Coefficient of determination of `predict`."""
@@ -296,7 +346,9 @@ class FMLR(RegressorMixin, FederatedEstimator):
         components["identified"] = self.identified_
         if self.fit_intercept:
             components["intercept"] = self.intercept_
-        components |= {str(name): self.coef_[:, j] for j, name in enumerate(names)}
+        for name, coef in zip(map(str, names), self.coef_.T):
+            # A feature called "weight" must not hide the weights.
+            components[f"coef[{name}]" if name in components else name] = coef
         sites = {"site": self.client_names_, "rows": self._site_rows}
         if hasattr(self, "labels_"):
             sites["group"] = self.labels_
@@ -339,6 +391,12 @@ def _without_noise(share: np.ndarray, weights: np.ndarray) -> np.ndarray:
     regular = share[:, : len(weights)]
     total = regular.sum(axis=1, keepdims=True)
     return np.where(total > 1e-12, regular / np.where(total > 0, total, 1.0), weights)
+
+
+def _listed(names: Any, shown: int = 10) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(repr(name) for name in names[:shown]) + more
 
 
 def _labels(share: np.ndarray, n_components: int) -> np.ndarray:

@@ -25,6 +25,8 @@ CLIENT_BLOCK = 2048
 NOISE_TAIL = 1.0
 # Noise below this share of the mean square of y is rounding error of the packed statistics.
 SMALLEST_NOISE_SHARE = 1e-13
+# An outcome that is zero everywhere leaves no scale; one over this is still a number to work with.
+SMALLEST_VARIANCE = 1e-200
 # A component with less than this total of responsibility keeps its old coefficients.
 EMPTY_COMPONENT = 1e-8
 # A component with less than half a client in expectation is reported as unidentified.
@@ -158,7 +160,8 @@ def maximise(
     if learn_sigma:
         squares = (residual_coefficients(coef) * sums).sum(axis=(1, 2))
         rows = np.maximum(sums[..., -1].sum(axis=1), EMPTY_COMPONENT)
-        floor = SMALLEST_NOISE_SHARE * np.maximum(sums[..., -2].sum(axis=1) / rows, 1e-300)
+        floor = SMALLEST_NOISE_SHARE * sums[..., -2].sum(axis=1) / rows
+        floor = np.maximum(floor, SMALLEST_VARIANCE)
         sigma = np.sqrt(np.maximum(squares / rows, floor))
     if learn_weights:
         weights = totals.counts / totals.counts.sum(axis=1, keepdims=True)

@@ -22,6 +22,14 @@ Floats = NDArray[np.float64]
 # Eigenvalues of a Gram matrix scaled to unit diagonal below this count as zero: a direction the
 # data do not determine. Rounding in the sums alone gives about 1e-15 times d.
 RANK_TOLERANCE = 1e-11
+# No site has more rows than this; a number beyond it is a lie or an accident.
+MOST_ROWS = 1e12
+# How far, relative to the columns' lengths, rounding may bend statistics that rows did give.
+POSSIBLE_SLACK = 1e-6
+# Lengths below this square are in the range where floats lose digits.
+SMALLEST_SQUARE = 1e-200
+# Clients looked at together; their Gram matrices stay in cache.
+POSSIBLE_BLOCK = 2048
 
 
 @cache
@@ -73,6 +81,40 @@ def unpack(statistics: Floats) -> tuple[Floats, Floats, Floats, Floats]:
     gram[..., upper[0], upper[1]] = statistics[..., :-1]
     gram[..., upper[1], upper[0]] = statistics[..., :-1]
     return gram[..., :-1, :-1], gram[..., :-1, -1], gram[..., -1, -1], statistics[..., -1]
+
+
+def possible(statistics: Floats, fit_intercept: bool) -> NDArray[np.bool_]:
+    """Whether rows can have given the packed statistics (q, m), (m,).
+
+    They have a number of rows, and a Gram matrix without negative eigenvalues (which holds the
+    inequality of Cauchy and Schwarz for every pair of columns).
+    """
+    blocks = range(0, statistics.shape[1], POSSIBLE_BLOCK)
+    found = [_possible(statistics[:, b : b + POSSIBLE_BLOCK], fit_intercept) for b in blocks]
+    return np.concatenate([np.zeros(0, dtype=bool), *found])
+
+
+def _possible(statistics: Floats, fit_intercept: bool) -> NDArray[np.bool_]:
+    size = n_coefficients(len(statistics)) + 1
+    upper, n = upper_triangle(size), statistics[-1]
+    gram = np.zeros((size, size, statistics.shape[1]))
+    gram[upper[0], upper[1]] = gram[upper[1], upper[0]] = statistics[:-1]
+    diagonal = np.einsum("iim->im", gram)
+    fine: NDArray[np.bool_] = (n >= 1) & (n <= MOST_ROWS) & (diagonal >= 0).all(axis=0)
+    if fit_intercept:
+        fine &= np.abs(diagonal[-2] - n) <= POSSIBLE_SLACK * n
+    length = np.sqrt(np.maximum(diagonal, SMALLEST_SQUARE))
+    scaled = gram / length[:, None] / length[None, :]
+    fine &= (np.abs(scaled) <= 1 + POSSIBLE_SLACK).all(axis=(0, 1))
+    scaled[..., ~fine] = 0.0
+    scaled += POSSIBLE_SLACK * np.eye(size)[..., None]
+    # Elimination, one column after another for all clients: no pivot may be negative.
+    for i in range(size):
+        fine &= scaled[i, i] > 0
+        pivot = np.where(scaled[i, i] > 0, scaled[i, i], np.inf)
+        rest = scaled[i + 1 :, i]
+        scaled[i + 1 :, i + 1 :] -= rest[:, None] * (rest / pivot)[None, :]
+    return fine
 
 
 def solve(statistics: Floats, ridge: float = 0.0) -> tuple[Floats, Floats]:

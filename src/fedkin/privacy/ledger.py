@@ -48,14 +48,23 @@ class Ledger:
             "fields": {name: _described(array) for name, array in arrays.items()},
         }
         if self.keep_values and withheld is None:
-            self._n_values += 1
-            entry["values"] = f"{self._n_values:08d}.npz"
-            with open(self.folder / entry["values"], "wb") as file:
-                np.savez(file, **dict(arrays))  # type: ignore[arg-type]
+            entry["values"] = self._keep(arrays)
         with open(self.folder / "ledger.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
             file.flush()
             os.fsync(file.fileno())
+
+    def _keep(self, arrays: Arrays) -> str:
+        """Write the numbers under the next free name, also beside another process."""
+        while True:
+            self._n_values += 1
+            name = f"{self._n_values:08d}.npz"
+            try:
+                with open(self.folder / name, "xb") as file:
+                    np.savez(file, **dict(arrays))  # type: ignore[arg-type]
+                return name
+            except FileExistsError:
+                continue
 
     def lines(self) -> list[dict[str, Any]]:
         """All entries, oldest first; a line cut short by a crash is passed over."""
@@ -71,7 +80,9 @@ class Ledger:
         return entries
 
     def values(self, entry: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """The numbers of one entry."""
+        """The numbers of one entry; none if it was withheld or values are not kept."""
+        if "values" not in entry:
+            return {}
         with np.load(self.folder / entry["values"], allow_pickle=False) as stored:
             return dict(stored)
 

@@ -577,7 +577,7 @@ def test_seeds_are_rows_of_the_client_and_differ_while_rows_do():
 
 
 def test_once_all_distinct_rows_are_seeds_the_first_row_is_repeated():
-    rows = 1e3 * np.random.default_rng(0).normal(size=(5, 3))
+    rows = 1e3 * np.random.default_rng(0).normal(size=(5, 37))
     clients = Federation.from_clients([np.tile(rows, (9, 1))])
     found = starts.kmeans_start(gm.prepare(clients), 9, 20, KeyRing(clients.names, 0).at(0))
     for seeds in found.means[0]:

@@ -22,7 +22,7 @@ def test_centres_are_the_papers_and_lie_apart_as_it_says():
 
 
 @pytest.mark.parametrize("h", [0.0, 0.5, 2.0])
-@pytest.mark.parametrize("make", [fedgrem.gaussian_mixtures, fedgrem.regression_mixtures])
+@pytest.mark.parametrize("make", [fedgrem.make_gaussian_mixtures, fedgrem.make_regression_mixtures])
 def test_components_lie_at_the_given_distance_from_their_centres(make, h):
     made = make(heterogeneity=h, random_state=3)
     good = ~made.outlier
@@ -39,7 +39,7 @@ def test_components_lie_at_the_given_distance_from_their_centres(make, h):
     ("variant", "mean", "variance"), [("text", 2.0, 3.0), ("script", 2.5, 4.0)]
 )
 def test_gaussian_rows_follow_their_component_or_the_outlier(variant, mean, variance):
-    made = fedgrem.gaussian_mixtures(4, 20_000, 0.5, 1, variant, random_state=1)
+    made = fedgrem.make_gaussian_mixtures(4, 20_000, 0.5, 1, variant, random_state=1)
     for k in range(3):
         X, label = made.clients.client(k)[0], made.labels[rows_of(made.clients, k)]
         share = np.bincount(label, minlength=5) / len(label)
@@ -54,8 +54,8 @@ def test_gaussian_rows_follow_their_component_or_the_outlier(variant, mean, vari
 
 @pytest.mark.parametrize(("variant", "coef", "n"), [("text", 3.0, 150), ("script", -3.0, 200)])
 def test_regression_targets_follow_their_component_or_the_outlier(variant, coef, n):
-    assert (fedgrem.regression_mixtures(variant=variant).clients.sizes == n).all()
-    made = fedgrem.regression_mixtures(3, 5_000, 1.0, 1, variant, random_state=1)
+    assert (fedgrem.make_regression_mixtures(variant=variant).clients.sizes == n).all()
+    made = fedgrem.make_regression_mixtures(3, 5_000, 1.0, 1, variant, random_state=1)
     for k in range(3):
         X, y = made.clients.client(k)
         label = made.labels[rows_of(made.clients, k)]
@@ -66,7 +66,7 @@ def test_regression_targets_follow_their_component_or_the_outlier(variant, coef,
 
 
 def test_other_sizes_are_ragged_and_as_separated():
-    made = fedgrem.gaussian_mixtures(3, [5, 0, 12], 0.3, 0, n_components=7, n_features=4)
+    made = fedgrem.make_gaussian_mixtures(3, [5, 0, 12], 0.3, 0, n_components=7, n_features=4)
     np.testing.assert_array_equal(made.clients.sizes, [5, 0, 12])
     assert made.components.shape == (3, 7, 4) and not made.outlier.any()
     apart = np.linalg.norm(made.centers[:, None] - made.centers, axis=-1)
@@ -74,21 +74,21 @@ def test_other_sizes_are_ragged_and_as_separated():
 
 
 def test_outliers_can_stand_first_and_cannot_outnumber_sites():
-    made = fedgrem.gaussian_mixtures(n_outliers=2, outliers_first=True)
+    made = fedgrem.make_gaussian_mixtures(n_outliers=2, outliers_first=True)
     np.testing.assert_array_equal(np.flatnonzero(made.outlier), [0, 1])
     assert made.clients.client(0)[0].mean() == pytest.approx(2.0, abs=0.3)
     with pytest.raises(ValueError, match="n_outliers"):
-        fedgrem.gaussian_mixtures(n_clients=3, n_outliers=4)
+        fedgrem.make_gaussian_mixtures(n_clients=3, n_outliers=4)
 
 
 def test_same_seed_same_data_and_other_seed_other_data():
-    one, same = (fedgrem.gaussian_mixtures(random_state=7) for _ in range(2))
+    one, same = (fedgrem.make_gaussian_mixtures(random_state=7) for _ in range(2))
     np.testing.assert_array_equal(one.clients.X, same.clients.X)
-    assert not np.allclose(one.clients.X, fedgrem.gaussian_mixtures(random_state=8).clients.X)
+    assert not np.allclose(one.clients.X, fedgrem.make_gaussian_mixtures(random_state=8).clients.X)
 
 
 def test_more_than_ten_sites_keep_truth_and_rows_together():
-    made = fedgrem.gaussian_mixtures(12, 30, 0.0, 0)
+    made = fedgrem.make_gaussian_mixtures(12, 30, 0.0, 0)
     noise = made.clients.X - made.components[made.clients.owner, made.labels]
     assert (noise**2).sum(axis=1).mean() == pytest.approx(10, abs=1.0)
 
@@ -98,7 +98,7 @@ def test_more_than_ten_sites_keep_truth_and_rows_together():
 
 @pytest.fixture
 def clean():
-    return fedgrem.gaussian_mixtures(10, 40, 0.5, 0).clients
+    return fedgrem.make_gaussian_mixtures(10, 40, 0.5, 0).clients
 
 
 BAD = np.array([2, 7, 8])
@@ -146,7 +146,7 @@ def test_far_point_huge_and_outlier_data_look_as_they_should(clean):
 
 
 def test_attacks_on_regressions_reach_the_target():
-    made = fedgrem.regression_mixtures(4, 500, n_outliers=0).clients
+    made = fedgrem.make_regression_mixtures(4, 500, n_outliers=0).clients
     spoilt = fedgrem.outlier_data(made, [1])
     X, y = spoilt.client(1)
     np.testing.assert_array_equal(spoilt.X, made.X)

@@ -1,0 +1,335 @@
+"""Where the server's sums come from: the two ways of sharing, behind one set of words.
+
+`AtServer` holds the sites' statistics and asks nobody; `AtSites` asks in every round and keeps each
+site's last reply for the rounds it misses. Both say who sent what rows cannot give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkin.algorithms import fmlr_starts as starts
+from fedkin.models.grouped_regression import (
+    SMALLEST_NOISE_SHARE,
+    SMALLEST_VARIANCE,
+    Noise,
+    Parameters,
+    Totals,
+    best_residuals,
+    expect,
+    noise_density,
+    responsibilities,
+)
+from fedkin.models.least_squares import (
+    POSSIBLE_SLACK,
+    n_coefficients,
+    n_statistics,
+    possible,
+    solve,
+)
+from fedkin.protocol import DEFAULT_BOUND, Array, Ask, Replies, Roster, Settings
+
+Floats = NDArray[np.float64]
+Server = Generator[Ask, Replies, Any]
+
+# A client whose outcome spreads more than this many times the median client's has a scale of its
+# own: it counts as just so wide when the scale is set and, with `robust`, stays out of the start.
+OWN_SCALE = 1e2
+# A site's last reply stands for so many times the rounds in which everybody is asked once. A site
+# lost for good must not hold on for ever to groups it was given when nobody knew any.
+STANDING_TURNS = 5
+# Numbers of weighted sums compared at once; they stay in cache.
+SUMS_IN_CACHE = 1 << 16
+NOBODY_POSSIBLE = "no site sent statistics that rows can give; look at the sites"
+
+
+class Sites(NamedTuple):
+    """What is known of every site at the end; NaN for sites that were not heard."""
+
+    loglik: Floats
+    rows: Floats
+    responsibilities: Floats | None
+
+
+class Source:
+    """Where the server's sums come from, and what it knows of the data's size and scale."""
+
+    def __init__(self, roster: Roster, settings: Settings, rng: np.random.Generator) -> None:
+        self.roster, self.settings, self.rng = roster, settings, rng
+        self.n_sites = self.n_coefficients = 0
+        self.scale = 0.0
+        self.limit = DEFAULT_BOUND
+        self.noise: Noise | None = None
+        self.rows = np.full(len(roster), np.nan)
+        self.implausible = np.zeros(len(roster), dtype=bool)
+        self.oldest = 0
+        """Age in rounds of the oldest reply behind the totals."""
+
+    @property
+    def n_rows(self) -> float:
+        """Rows of all sites that are believed."""
+        return float(np.nansum(self.rows[~self.implausible]))
+
+    def begin(self) -> None:
+        """A fit begins: replies about another one are worth nothing."""
+
+    def _measure(self, outcome: Floats, n_coef: int) -> None:
+        """Size and scale from (n, sum y, sum y^2) per site."""
+        self.n_sites, self.n_coefficients = len(outcome), n_coef
+        if not self.n_sites:
+            return
+        n, total, square = outcome.T
+        centre = float(np.median(total / n)) if self.settings["fit_intercept"] else 0.0
+        spread = np.maximum(square - 2 * centre * total + n * centre**2, 0.0) / n
+        # What is left of a constant outcome is rounding, not a scale.
+        spread = np.where(spread > SMALLEST_NOISE_SHARE * square / n, spread, 0.0)
+        widest = OWN_SCALE * float(np.median(spread))
+        typical = np.minimum(spread, widest) if widest > 0 else spread
+        variance = float((typical * n).sum() / n.sum())
+        # Without variation the size of the outcome is all there is; without size, nothing is.
+        variance = variance or float(np.median(square / n)) or 1.0
+        self.scale = float(np.sqrt(max(variance, SMALLEST_VARIANCE)))
+        if self.settings["robust"]:
+            if widest > 0:
+                self.limit = widest + centre**2
+            null = np.zeros(n_coef)
+            null[-1] = centre if self.settings["fit_intercept"] else 0.0
+            self.noise = Noise(null, self.scale**2)
+
+
+class AtServer(Source):
+    """share="statistics": the statistics travel once, the rest happens here."""
+
+    def open(self) -> Server:
+        """Learn who is there, how many rows, and the scale of the outcome."""
+        spectral = str(self.settings["init"]) == "spectral"
+        step = "statistics_and_moments" if spectral else "statistics"
+        common = {"limit": np.array(self.limit)} if spectral else {}
+        replies = yield Ask(step, common, note="collecting statistics")
+        sent = np.ascontiguousarray(replies["statistics"].T)
+        fine = possible(sent, self.settings["fit_intercept"])
+        self.implausible[replies.clients[~fine]] = True
+        self.clients = replies.clients[fine]
+        self.statistics = sent if fine.all() else np.ascontiguousarray(sent[:, fine])
+        self.rows[self.clients] = self.statistics[-1]
+        n_coef = n_coefficients(len(self.statistics))
+        n, square = self.statistics[-1], self.statistics[-2]
+        # With an intercept, sum y is the product of the last two columns.
+        total = self.statistics[-3] if self.settings["fit_intercept"] else np.zeros_like(n)
+        self._measure(np.stack([n, total, square], axis=1), n_coef)
+        plain = square <= self.limit * n
+        self.plain = self.statistics[:, plain]
+        self.moments = replies["moments"][fine][plain].sum(axis=0) if spectral else None
+        self.outside = None if self.noise is None else noise_density(self.statistics, self.noise)
+
+    def expect(self, parameters: Parameters, which: Array, fraction: float) -> Server:
+        """One E-step over all sites, for the restarts `which`."""
+        yield from ()
+        return expect(self.statistics, parameters, self.outside)
+
+    def starts(self, n_components: int, word: str, n_restarts: int) -> Server:
+        """Coefficients (R, K, d) to begin from."""
+        yield from ()
+        n_random = {"random": n_restarts, "auto": n_restarts // 2}.get(word, 0)
+        if self.plain.shape[1] < n_components:
+            n_random = n_restarts  # too few fits to cluster
+        drawn = starts.random_groups(self.plain, n_components, n_random, self.rng)
+        clustered = starts.clustered_fits(
+            self.plain, n_components, n_restarts - n_random, self.rng, self.moments
+        )
+        return np.concatenate([clustered, drawn])
+
+    def residual(self, coef: Floats) -> Server:
+        """What given coefficients leave unexplained at the median site."""
+        yield from ()
+        return np.median(best_residuals(self.statistics, coef))
+
+    def settle(self, parameters: Parameters) -> Server:
+        """Every site's groups and likelihood under the final parameters."""
+        yield from ()
+        share, loglik = responsibilities(self.statistics, parameters, self.outside)
+        everyone = np.tile(parameters.weights[0], (len(self.roster), 1))
+        everyone[self.clients] = share[0].T
+        return Sites(
+            _spread(loglik[0], self.clients, len(self.roster)),
+            self.rows,
+            everyone,
+        )
+
+
+class _Standing:
+    """Every site's last reply to "weighted_sums" and its age in rounds."""
+
+    def __init__(self, n_sites: int) -> None:
+        self.age = np.full(n_sites, np.inf)
+        self.parts: list[Floats] = []
+        self.borrowed = True
+
+    def put(self, clients: Array, which: Array, replies: list[Floats]) -> None:
+        """Keep replies of some sites about some restarts; the first are about all restarts."""
+        everybody = len(clients) == len(self.age)
+        if not self.parts and not everybody:
+            self.parts = [np.zeros((len(self.age), *part.shape[1:])) for part in replies]
+            self.borrowed = False
+        if everybody and (not self.parts or len(which) == self.parts[0].shape[1]):
+            self.parts, self.borrowed = replies, True
+            return
+        if self.borrowed:  # what came as a reply is not ours to write on
+            self.parts, self.borrowed = [part.copy() for part in self.parts], False
+        place: Any = np.s_[:, which] if everybody else np.ix_(clients, which)
+        for part, reply in zip(self.parts, replies):
+            part[place] = reply
+
+    def total(self, stands: Array, which: Array) -> Totals:
+        """Sums over the sites whose reply stands, for some restarts."""
+        place = np.ix_(np.flatnonzero(stands), which)
+        return Totals(*(part[place].sum(axis=0) for part in self.parts))
+
+
+class AtSites(Source):
+    """share="sums": the paper's rounds. What the program computes are totals over sites and each
+    site's number of rows and scale of the outcome; single replies are only checked for being
+    possible, and kept for the rounds a site misses."""
+
+    def open(self) -> Server:
+        """Learn who is there, how many rows, and the scale of the outcome."""
+        replies = yield Ask("outcome", note="size and scale")
+        outcome = replies["outcome"]
+        n_coef = np.median(outcome[:, 3])
+        # Packed statistics of a regression on nothing but an intercept.
+        fine = possible(np.ascontiguousarray(outcome[:, [0, 1, 2, 0]].T), True)
+        fine &= outcome[:, 3] == n_coef
+        self._believe(replies.clients, fine)
+        m, q = len(self.roster), n_statistics(int(n_coef))
+        self.squares, self.statistics = np.full(m, np.nan), np.full((m, q), np.nan)
+        heard = replies.clients[fine]
+        self.rows[heard], self.squares[heard] = outcome[fine, 0], outcome[fine, 2]
+        self._measure(outcome[fine, :3], int(n_coef))
+
+    def begin(self) -> None:
+        """Forget the replies of another fit."""
+        self.standing = _Standing(len(self.roster))
+
+    def expect(self, parameters: Parameters, which: Array, fraction: float) -> Server:
+        """One E-step over all sites, for the restarts `which`."""
+        common = self._message(parameters)
+        replies = yield Ask("weighted_sums", common, fraction=fraction, note="EM")
+        fine = self._possible_sums(replies.clients, replies["sums"], replies["counts"])
+        kept = self._believe(replies.clients, fine)
+        clients, age = replies.clients[kept], self.standing.age
+        parts = [replies["sums"], replies["counts"], replies["loglik"]]
+        if not kept.all():
+            parts = [part[kept] for part in parts]
+        self.standing.put(clients, which, parts)
+        age += 1.0
+        age[clients] = 0.0
+        age[self.implausible] = np.inf
+        stands = age < np.ceil(STANDING_TURNS / self.settings["fraction"])
+        if not stands.any():
+            raise ValueError(NOBODY_POSSIBLE)
+        self.oldest = int(age[stands].max())
+        if not self.oldest:
+            return Totals(*(part.sum(axis=0) for part in parts))
+        return self.standing.total(stands, which)
+
+    def starts(self, n_components: int, word: str, n_restarts: int) -> Server:
+        """Coefficients (R, K, d) to begin from."""
+        if word == "spectral":
+            replies = yield Ask("moments", {"limit": np.array(self.limit)}, note="start")
+            kept = ~self.implausible[replies.clients]
+            mean = replies["moments"][kept].mean(axis=0)
+            return starts.in_eigenspace(mean, n_components, n_restarts, self.rng)
+        weights = np.full((n_restarts, n_components), 1.0 / n_components)
+        common = {"weights": weights, "limit": np.array(self.limit)}
+        replies = yield Ask("random_sums", common, note="start")
+        sums = replies["sums"]
+        drawn = (sums[..., -1] != 0).astype(np.float64)
+        fine = self._possible_sums(replies.clients, sums, drawn)
+        # A site with a scale of its own stays out and sends nothing but zeros.
+        fine |= np.all(sums == 0, axis=(1, 2, 3))
+        return solve(sums[self._believe(replies.clients, fine)].sum(axis=0))[0]
+
+    def residual(self, coef: Floats) -> Server:
+        """What given coefficients leave unexplained at the median site."""
+        replies = yield Ask("residual", {"coef": coef}, note="noise of the given start")
+        fine: Array = np.all(replies["residual"] >= 0, axis=1)
+        return np.median(replies["residual"][self._believe(replies.clients, fine)])
+
+    def settle(self, parameters: Parameters) -> Server:
+        """Every site's groups and likelihood under the final parameters."""
+        replies = yield Ask("settle", self._message(parameters), note="sites learn their group")
+        kept = self._believe(
+            replies.clients, self._same(self.rows, replies.clients, replies["rows"])
+        )
+        m, clients = len(self.roster), replies.clients[kept]
+        return Sites(
+            _spread(replies["loglik"][kept, 0], clients, m),
+            _spread(replies["rows"][kept], clients, m),
+            None,
+        )
+
+    def _message(self, parameters: Parameters) -> dict[str, Array]:
+        return {**parameters._asdict(), "noise": pack_noise(self.noise)}
+
+    # ------------------------------------------------------------ which replies are possible
+
+    def _believe(self, clients: Array, fine: Array) -> Array:
+        """Note sites whose reply is impossible; the replies to use: of sites believed so far."""
+        self.implausible[clients[~fine]] = True
+        return ~self.implausible[clients]
+
+    def _possible_sums(self, clients: Array, sums: Floats, counts: Floats) -> Array:
+        """Whether weighted sums are shares, `counts` (m, R, G), of each site's own statistics.
+
+        These are what its first sums add up to over the groups: possible, and with the rows and
+        squares that the site gave before.
+        """
+        fine: Array = np.all(counts >= 0, axis=(1, 2))
+        fine &= np.all(np.abs(counts.sum(axis=2) - 1) <= POSSIBLE_SLACK, axis=1)
+        new = fine & np.isnan(self.statistics[clients, -1])
+        if new.any():
+            fine[new] = self._possible_statistics(clients[new], sums[new, 0].sum(axis=1))
+        step = max(1, SUMS_IN_CACHE * len(sums) // max(sums.size, 1))
+        for begin in range(0, len(clients), step):
+            block = slice(begin, begin + step)
+            own = self.statistics[clients[block]]
+            gaps = counts[block, ..., None] * own[:, None, None]
+            gaps -= sums[block]
+            largest = np.abs(gaps, out=gaps).max(axis=(1, 2))
+            fine[block] &= np.all(largest <= POSSIBLE_SLACK * np.abs(own), axis=1)
+        return fine
+
+    def _possible_statistics(self, clients: Array, statistics: Floats) -> Array:
+        """Look at sites' statistics (m, q) for the first time and keep those that are possible."""
+        fine: Array = possible(np.ascontiguousarray(statistics.T), self.settings["fit_intercept"])
+        fine &= self._same(self.rows, clients, statistics[:, -1])
+        fine &= self._same(self.squares, clients, statistics[:, -2])
+        self.statistics[clients[fine]] = statistics[fine]
+        self.rows[clients[fine]] = statistics[fine, -1]
+        return fine
+
+    def _same(self, known: Floats, clients: Array, values: Floats) -> Array:
+        """Whether sites repeat what they gave before; a site heard for the first time may."""
+        before = known[clients]
+        same: Array = np.isnan(before) | (np.abs(values - before) <= POSSIBLE_SLACK * before)
+        return same
+
+
+def _spread(values: Floats, clients: Array, n_clients: int) -> Floats:
+    everyone = np.full(n_clients, np.nan)
+    everyone[clients] = values
+    return everyone
+
+
+def pack_noise(noise: Noise | None) -> Floats:
+    """The noise group as one array that may travel."""
+    return np.empty(0) if noise is None else np.append(noise.coef, noise.variance)
+
+
+def unpack_noise(packed: Array) -> Noise | None:
+    """The inverse of `pack_noise`."""
+    return Noise(packed[:-1], float(packed[-1])) if len(packed) else None
