@@ -20,7 +20,13 @@ _HOMES = {
     "LocalEM": "fedkin.estimators",
     "PooledEM": "fedkin.estimators",
     "TGMM": "fedkin.estimators",
+    "ClusterOracle": "fedkin.estimators",
+    "IFCA": "fedkin.estimators",
     "InProcess": "fedkin.engines",
+    "LocalERM": "fedkin.estimators",
+    "NaiveAveraging": "fedkin.estimators",
+    "ODCL": "fedkin.estimators",
+    "OracleAveraging": "fedkin.estimators",
     "Rules": "fedkin.engines",
     "Standardizer": "fedkin.estimators",
 }

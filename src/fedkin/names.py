@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import Any
 
@@ -34,6 +35,14 @@ def name_order(name: str) -> tuple[Any, ...]:
     """Sort key that puts 'site-2' before 'site-10'; the name itself breaks ties."""
     parts = re.split(r"(\d+)", name)
     return (*((int(p), "") if i % 2 else (-1, p) for i, p in enumerate(parts)), (0, name))
+
+
+def file_name(name: str) -> str:
+    """A file's stem for a site, whatever its name: no folders, no surprises, no two sites alike."""
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".")[:80]
+    if plain == name:
+        return plain
+    return f"{plain}-{hashlib.blake2b(name.encode(), digest_size=4).hexdigest()}"
 
 
 def site_of_row(row: int, value: object) -> str:

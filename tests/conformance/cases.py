@@ -23,6 +23,7 @@ class Case:
     variant : tells rows of the same algorithm apart
     gaps : rounds in which clients may be missing
     start_counts : what a client that missed the start would have sent changes the end
+    rounds_setting : the setting that says how many rounds there are
     """
 
     name: str
@@ -34,6 +35,7 @@ class Case:
     variant: str = ""
     gaps: range = range(3, 6)
     start_counts: bool = False
+    rounds_setting: str = "max_rounds"
 
     def federation(self, n_clients: int = 7, seed: int = 0) -> Federation:
         return (self.make or ragged_federation)(n_clients, seed)
@@ -68,6 +70,14 @@ def _lasso(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
 
     model = Lasso(alpha=5.0 / len(y), fit_intercept=False, tol=1e-13, max_iter=100_000)
     return {"coef": model.fit(X, y).coef_}
+
+
+def _cluster_least_squares(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+    return {"cluster_models": np.linalg.lstsq(X, y, rcond=None)[0][None]}
+
+
+_PLAIN = {"fit_intercept": False}
+_MANY_ROUNDS = {"step_size": 0.5, "local_steps": 1, "max_rounds": 120, "tol": 1e-11}
 
 
 def _within_two_groups(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
@@ -227,4 +237,28 @@ CASES = (
         ("coef",),
     ),
     *MIXTURE_CASES,
+    Case(
+        "odcl",
+        {"n_clusters": 2, "aggregate": "size", "refine_rounds": 5, **_PLAIN},
+        {"n_clusters": 1, "aggregate": "size", **_PLAIN},
+        _cluster_least_squares,
+        ("cluster_models",),
+        rounds_setting="refine_rounds",
+    ),
+    Case(
+        "odcl",
+        {"n_clusters": 2, "aggregate": "statistics", "refine_rounds": 5, **_PLAIN},
+        {"n_clusters": 1, "aggregate": "statistics", **_PLAIN},
+        _cluster_least_squares,
+        ("cluster_models",),
+        rounds_setting="refine_rounds",
+        variant="statistics",
+    ),
+    Case(
+        "ifca",
+        {"init": np.eye(2, 3) - np.eye(2, 3)[::-1], **_PLAIN, **_MANY_ROUNDS},
+        {"n_clusters": 1, "max_rounds": 20_000, "tol": 1e-12, **_PLAIN},
+        _cluster_least_squares,
+        ("cluster_models",),
+    ),
 )

@@ -416,7 +416,7 @@ def test_another_run_in_the_same_folder_is_refused(case, tmp_path):
 
 @every_sampling_algorithm
 def test_a_fraction_of_clients_is_asked_each_round(case, tmp_path):
-    settings = {**case.settings, "fraction": 0.5, "max_rounds": 6}
+    settings = {**case.settings, "fraction": 0.5, case.rounds_setting: 6}
     outcome = InProcess(journal=tmp_path).run(case.algorithm, settings, case.federation(), 3)
     asked = [len(Journal(tmp_path).read(k).asked) for k in range(1, outcome.traffic.rounds + 1)]
     assert asked.count(round(0.5 * 7)) == 6

@@ -17,6 +17,8 @@ _PLACES = {
     "fedgmm": ("fedkin.algorithms.fedgmm", "FEDGMM"),
     "tgmm": ("fedkin.algorithms.tgmm", "TGMM"),
     "local_em": ("fedkin.algorithms.local_em", "LOCAL_EM"),
+    "odcl": ("fedkin.algorithms.odcl", "ODCL"),
+    "ifca": ("fedkin.algorithms.ifca", "IFCA"),
     "standardizer": ("fedkin.algorithms.standardizer", "STANDARDIZER"),
     "consensus_lasso": ("fedkin.algorithms.consensus", "CONSENSUS_LASSO"),
 }

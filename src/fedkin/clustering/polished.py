@@ -45,7 +45,7 @@ def polished_silhouette(
     """
     array = check_points(points)
     path = convex_clustering_path(array, _penalties(array, n_penalties))
-    polished = [_polish(array, labels, smallest_group) for labels in path.labels]
+    polished = [polish(array, labels, smallest_group) for labels in path.labels]
     curve = np.array([silhouette(array, labels) for labels in polished])
     best = int(np.nanargmax(curve)) if np.isfinite(curve).any() else len(polished) - 1
     counts = np.array([labels.max() + 1 for labels in polished])
@@ -71,7 +71,7 @@ def _penalties(points: Points, n_penalties: int) -> Array:
     return np.geomspace(min(2.0 * least, highest) / m, highest / m, n_penalties)
 
 
-def _polish(points: Points, labels: Labels, smallest_group: int) -> Labels:
+def polish(points: Points, labels: Labels, smallest_group: int) -> Labels:
     """Lloyd's steps from the means of the groups that are large enough, (m,)."""
     sizes = np.bincount(labels)
     kept = group_means(points, labels, sizes.size)[sizes >= smallest_group]

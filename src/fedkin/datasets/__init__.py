@@ -14,14 +14,24 @@ from fedkin.datasets.fetched import (
     load_mnist,
 )
 from fedkin.datasets.fmlr import RegressionGroups, contaminate_sites, make_regression_groups
+from fedkin.datasets.odcl import (
+    FlippedImages,
+    SitesOfKinds,
+    make_flipped_images,
+    make_logistic_groups,
+    make_sparse_regressions,
+    spoil_sites,
+)
 from fedkin.datasets.shipped import PenDigits, Turbofan, load_pendigits, load_turbofan
 
 __all__ = [
     "DataMissing",
+    "FlippedImages",
     "Images",
     "PenDigits",
     "RegressionGroups",
     "SimulatedMixture",
+    "SitesOfKinds",
     "Turbofan",
     "contaminate_sites",
     "data_folder",
@@ -30,7 +40,11 @@ __all__ = [
     "load_mnist",
     "load_pendigits",
     "load_turbofan",
+    "make_flipped_images",
     "make_gaussian_mixtures",
+    "make_logistic_groups",
     "make_regression_groups",
     "make_regression_mixtures",
+    "make_sparse_regressions",
+    "spoil_sites",
 ]

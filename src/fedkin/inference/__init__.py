@@ -1,5 +1,6 @@
-"""What a fit means: odd sites, and (to come) benefit, standard errors, numbers of groups."""
+"""What a fit means: odd sites, rows needed, and (to come) benefit, standard errors, groups."""
 
 from fedkin.inference.odd_sites import odd_by_likelihood
+from fedkin.inference.sample_sizes import RowsNeeded, local_error_constant, rows_needed
 
-__all__ = ["odd_by_likelihood"]
+__all__ = ["RowsNeeded", "local_error_constant", "odd_by_likelihood", "rows_needed"]

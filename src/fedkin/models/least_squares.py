@@ -136,3 +136,58 @@ def solve(statistics: Floats, ridge: float = 0.0) -> tuple[Floats, Floats]:
     inverse = np.where(kept, 1.0 / np.where(kept, values, 1.0), 0.0)
     projected = np.einsum("...ij,...i->...j", vectors, cross / scale)
     return np.einsum("...ij,...j->...i", vectors, inverse * projected) / scale, kept.sum(-1)
+
+
+def penalised(statistics: Floats, alpha: float, fit_intercept: bool) -> Floats:
+    """Statistics (..., q) whose least squares minimises |y - X b|^2 / 2n + alpha / 2 |b|^2.
+
+    The intercept, the last coefficient if there is one, is not penalised.
+    """
+    if alpha == 0.0:
+        return statistics
+    upper = upper_triangle(n_coefficients(statistics.shape[-1]) + 1)
+    n_penalised = n_coefficients(statistics.shape[-1]) - fit_intercept
+    diagonal = np.flatnonzero(upper[0] == upper[1])[:n_penalised]
+    out = np.array(statistics)
+    out[..., diagonal] += alpha * statistics[..., -1:]
+    return out
+
+
+def sampling_covariances(
+    statistics: Floats, coef: Floats, alpha: float, fit_intercept: bool
+) -> Floats:
+    """Covariance (m, d, d) of every client's own fit (m, d); zero where its rows do not give one.
+
+    The noise is the client's own residual variance with n - d degrees of freedom.
+    """
+    _, _, square, n_rows = unpack(statistics)
+    n_coef = coef.shape[-1]
+    residual = np.einsum("mq,mq->m", residual_coefficients(coef), statistics)
+    # Below this the residual is rounding of the sums.
+    residual = np.maximum(residual, 1e-14 * square)
+    gram = unpack(penalised(statistics, alpha, fit_intercept))[0]
+    scale = np.sqrt(np.einsum("mdd->md", gram))
+    usable = (n_rows > n_coef) & (scale > 0).all(axis=1) & (residual > 0)
+    out = np.zeros((len(coef), n_coef, n_coef))
+    if usable.any():
+        unit = scale[usable, :, None] * scale[usable, None, :]
+        values, vectors = np.linalg.eigh(gram[usable] / unit)
+        full = values[:, 0] > RANK_TOLERANCE
+        inverse = (vectors / np.maximum(values, RANK_TOLERANCE)[:, None, :]) @ vectors.mT
+        noise = residual[usable] / (n_rows[usable] - n_coef)
+        out[usable] = np.where(full, noise, 0.0)[:, None, None] * inverse / unit
+    return out
+
+
+def least_norm(statistics: Floats) -> Floats:
+    """The shortest of all least-squares solutions (..., d), in the units of the columns.
+
+    For comparing clients whose rows do not determine a model: `solve` gives a column with few and
+    small entries a large coefficient, this gives it a small one.
+    """
+    gram, cross, _, _ = unpack(statistics)
+    values, vectors = np.linalg.eigh(gram)
+    kept = values > RANK_TOLERANCE * values[..., -1:]
+    inverse = np.where(kept, 1.0 / np.where(kept, values, 1.0), 0.0)
+    projected = np.einsum("...ij,...i->...j", vectors, cross)
+    return np.asarray(np.einsum("...ij,...j->...i", vectors, inverse * projected))

@@ -1,0 +1,235 @@
+"""The server's half of ODCL that knows no messages: which sites are of a kind, which stand alone.
+
+`group_models` clusters the sites' models; `group_predictions` clusters sites by what a shared model
+predicts of them, from their packed statistics, which also works with fewer rows than coefficients;
+`stand_alone` names sites far from every neighbour.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkin import clustering
+from fedkin.clustering.choice import LEVEL
+from fedkin.clustering.points import in_order_of_appearance
+from fedkin.clustering.scatter import explained_scatter, usable_covariances
+from fedkin.models.least_squares import n_coefficients, penalised, residual_coefficients, solve
+from fedkin.models.random_effects import shared_prior_fits
+from fedkin.protocol import Array, Settings
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.intp]
+
+# A site stands alone if its third neighbour is this many times farther than is usual: fewer than
+# three neighbours are no group (two sites can be wrong in the same way).
+NEIGHBOUR = 3
+FAR = 3.0
+# Starts of the clustering by predictions, side by side; and when their steps must have settled.
+N_STARTS = 20
+MAX_STEPS = 100
+
+
+class Grouping(NamedTuple):
+    """Labels (m,) and the evidence, as named arrays."""
+
+    labels: Labels
+    evidence: dict[str, Array]
+
+
+def stand_alone(models: Floats, spread: Floats | None = None) -> NDArray[np.bool_]:
+    """Sites whose third-nearest neighbour is over FAR times farther than the median site's, (m,).
+
+    `spread` (m,): the standard deviation of each site's model; a small site may stand farther out.
+    """
+    from scipy.spatial.distance import cdist
+
+    if len(models) <= NEIGHBOUR:
+        return np.zeros(len(models), dtype=bool)
+    distance = np.partition(cdist(models, models), NEIGHBOUR, axis=1)[:, NEIGHBOUR]
+    if spread is not None and (spread > 0).all():
+        distance = distance / np.sqrt(spread**2 + np.median(spread) ** 2)
+    return np.asarray(distance > FAR * np.median(distance))
+
+
+def group_models(
+    models: Floats,
+    covariances: Floats | None,
+    freedom: Floats | None,
+    settings: Settings,
+    rng: np.random.Generator,
+) -> Grouping:
+    """Cluster models (m, d) as the settings say; choose the number of clusters if it is open."""
+    method, wanted = settings["clustering"], settings["n_clusters"]
+    if len(models) == 1 or wanted == 1:
+        return Grouping(np.zeros(len(models), dtype=np.intp), {})
+    if method == "convex":
+        return _convex(models, covariances, freedom, settings, rng)
+    if wanted is None:
+        chosen = clustering.choose_n_clusters(
+            models, "auto", settings["max_clusters"], covariances, rng, freedom
+        )
+        evidence = {
+            "choice_candidates": chosen.candidates,
+            "choice_curve": chosen.curve,
+            "choice_method": np.array(chosen.method),
+        }
+        if method == "kmeans" or chosen.n_clusters == 1:
+            return Grouping(in_order_of_appearance(chosen.labels), evidence)
+        wanted = chosen.n_clusters
+    else:
+        evidence = {}
+    run: Any = {
+        "kmeans": clustering.kmeans,
+        "spectral": clustering.spectral_kmeans,
+        "gradient": clustering.gradient_clustering,
+    }[method]
+    n_distinct = len(np.unique(models, axis=0))
+    found = run(models, min(int(wanted), n_distinct), rng)
+    return Grouping(in_order_of_appearance(found.labels), evidence)
+
+
+def _convex(
+    models: Floats,
+    covariances: Floats | None,
+    freedom: Floats | None,
+    settings: Settings,
+    rng: np.random.Generator,
+) -> Grouping:
+    """Convex clustering at a penalty that is given, searched for, or (an oracle) from (13)."""
+    penalty = settings["penalty"]
+    if penalty == "interval":
+        penalty = clustering.oracle_penalty(models, settings["true_labels"], rng)
+    if not isinstance(penalty, str):
+        labels = clustering.convex_clustering(models, float(penalty)).labels
+        return Grouping(in_order_of_appearance(labels), {"penalty": np.array(float(penalty))})
+    if penalty == "clusterpath":
+        chosen: Any = clustering.clusterpath(models)
+        labels, evidence = chosen.labels, {"penalty": np.array(chosen.penalty)}
+    else:
+        chosen = clustering.polished_silhouette(models)
+        labels, evidence = _polished(models, chosen, settings["n_clusters"])
+        if settings["n_clusters"] is None and _one_explains(models, covariances, freedom):
+            labels = np.zeros(len(models), dtype=np.intp)
+    path = chosen.path
+    evidence |= {
+        "path_penalties": path.penalties,
+        "path_labels": path.labels,
+        "path_n_clusters": path.n_clusters,
+        "path_recovered": path.recovered,
+        "path_linkage": path.linkage(),
+    }
+    return Grouping(in_order_of_appearance(labels), evidence)
+
+
+def _polished(models: Floats, chosen: Any, wanted: int | None) -> tuple[Labels, dict[str, Array]]:
+    """The partition with the best silhouette, among those with as many clusters as wanted."""
+    evidence = {
+        "choice_candidates": chosen.n_polished,
+        "choice_curve": chosen.curve,
+        "choice_method": np.array("path"),
+    }
+    if wanted is None or wanted == chosen.n_clusters:
+        return chosen.labels, {**evidence, "penalty": np.array(chosen.penalty)}
+    from fedkin.clustering.polished import SMALLEST_GROUP, polish
+
+    fitting = np.flatnonzero(chosen.n_polished == wanted)
+    if not len(fitting):
+        seen = ", ".join(map(str, np.unique(chosen.n_polished)))
+        raise ValueError(
+            f"no penalty of the convex path gives {wanted} clusters (it gives {seen}); use "
+            "clustering='kmeans' for a number you know"
+        )
+    best = fitting[np.argmax(chosen.curve[fitting])]
+    labels = polish(models, chosen.path.labels[best], SMALLEST_GROUP)
+    return labels, {**evidence, "penalty": np.array(chosen.path.penalties[best])}
+
+
+def _one_explains(models: Floats, covariances: Floats | None, freedom: Floats | None) -> bool:
+    """Whether the sites' own sampling errors explain all their scatter."""
+    if covariances is None or not usable_covariances(covariances, freedom, models.shape):
+        return False
+    alone = np.zeros(len(models), dtype=np.intp)
+    return explained_scatter(models, alone, covariances, freedom, LEVEL) <= 1.0
+
+
+# ------------------------------------------------------------------ in the space of predictions
+
+
+def group_predictions(statistics: Floats, settings: Settings, rng: np.random.Generator) -> Grouping:
+    """Cluster sites by loss: every site joins the pooled fit that leaves it the least residual.
+
+    K-means with squared residuals for distances; the number of clusters, if open, by BIC.
+    """
+    n_sites = len(statistics)
+    most = settings["max_clusters"] or int(np.ceil(2.0 * np.sqrt(n_sites)))
+    wanted = settings["n_clusters"]
+    candidates = np.arange(1, min(most, n_sites) + 1) if wanted is None else np.array([wanted])
+    fits = [_least_residuals(statistics, int(k), settings, rng) for k in candidates]
+    if wanted is not None:
+        return Grouping(in_order_of_appearance(fits[0][0]), {})
+    n_rows, d = statistics[:, -1].sum(), n_coefficients(statistics.shape[-1])
+    noise = np.maximum([total for _, total in fits], np.finfo(float).tiny) / n_rows
+    curve = n_rows * np.log(noise) + candidates * d * np.log(n_rows)
+    best = int(np.argmin(curve))
+    evidence = {
+        "choice_candidates": candidates,
+        "choice_curve": curve,
+        "choice_method": np.array("bic"),
+    }
+    return Grouping(in_order_of_appearance(fits[best][0]), evidence)
+
+
+def pooled_models(statistics: Floats, share: Floats, settings: Settings) -> Floats:
+    """Least squares (..., K, d) of the statistics (m, q) added with shares (..., K, m)."""
+    total = share @ statistics
+    alpha = settings["alpha"] or 0.0
+    return solve(penalised(total, alpha, settings["fit_intercept"]))[0]
+
+
+def _least_residuals(
+    statistics: Floats, n_clusters: int, settings: Settings, rng: np.random.Generator
+) -> tuple[Labels, float]:
+    """Lloyd's steps in the space of predictions from many starts side by side; the best end."""
+    models = _first_guesses(statistics, n_clusters, rng)
+    labels = np.full((len(models), len(statistics)), -1)
+    for _ in range(MAX_STEPS):
+        residual = residual_coefficients(models) @ statistics.T
+        new = residual.argmin(axis=1)
+        if np.array_equal(new, labels):
+            break
+        labels = new
+        share = (labels[:, None, :] == np.arange(n_clusters)[:, None]).astype(np.float64)
+        refilled = pooled_models(statistics, share, settings)
+        empty = share.sum(axis=-1) == 0
+        models = np.where(empty[..., None], models, refilled)
+    totals = residual.min(axis=1).sum(axis=1)
+    best = int(np.argmin(totals))
+    return labels[best].astype(np.intp), float(totals[best])
+
+
+def _first_guesses(statistics: Floats, n_clusters: int, rng: np.random.Generator) -> Floats:
+    """Models (N_STARTS, K, d): K-means of the sites' fits, or one site after another, by turns.
+
+    The fits share one prior (`models.random_effects`): ridge fits of few rows are all too short and
+    start K-means in the wrong place. A start of the second kind draws each next site with
+    probability proportional to what the models so far leave unexplained of it.
+    """
+    own = shared_prior_fits(statistics)
+    seeds = rng.integers(0, 2**31 - 1, size=N_STARTS // 2)
+    n_distinct = min(n_clusters, len(np.unique(own, axis=0)))
+    starts = []
+    for seed in seeds:
+        centers = clustering.kmeans(own, n_distinct, int(seed), 1).centers
+        starts.append(centers[np.arange(n_clusters) % n_distinct])
+    between = np.maximum(residual_coefficients(own) @ statistics.T, 0.0)
+    for _ in range(N_STARTS - len(starts)):
+        chosen = [int(rng.integers(len(own)))]
+        for _ in range(n_clusters - 1):
+            left = between[chosen].min(axis=0)
+            chance = left / left.sum() if left.sum() > 0 else np.full(len(own), 1 / len(own))
+            chosen.append(int(rng.choice(len(own), p=chance)))
+        starts.append(own[chosen])
+    return np.array(starts)

@@ -1,0 +1,146 @@
+"""`fedkin odcl`: a whole federation by exchanging files, one letter a site, no network."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    help="Group sites in one round by exchanging files: `local` at each site, `combine` once.",
+    no_args_is_help=True,
+)
+
+# What a site may choose to send, and the client step that writes it.
+SEND = {
+    "model": "model",
+    "rows": "model_and_rows",
+    "covariance": "model_and_covariance",
+    "statistics": "statistics",
+}
+
+
+@app.command("local")
+def local(
+    data: Annotated[Path, typer.Argument(help="This site's CSV, Parquet or npz file.")],
+    target: Annotated[str, typer.Option("--target", help="Column with the outcome.")] = "y",
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="The letter to write.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="The site's name (the file's).")
+    ] = None,
+    loss: Annotated[str, typer.Option(help="squared, or logistic for an outcome 0/1.")] = "squared",
+    send: Annotated[
+        str,
+        typer.Option(
+            help="model; rows: also how many rows; covariance: also the model's covariance, by "
+            "which the number of groups is chosen; statistics: sums of products (squared loss)."
+        ),
+    ] = "covariance",
+    alpha: Annotated[float | None, typer.Option(help="Strength of the L2 penalty.")] = None,
+    intercept: Annotated[bool, typer.Option(help="Fit an intercept.")] = True,
+    least_rows: Annotated[int, typer.Option(help="Write nothing from fewer rows.")] = 0,
+    ledger: Annotated[
+        Path | None, typer.Option("--ledger", help="Folder for this site's record of what left.")
+    ] = None,
+) -> None:
+    """At a site: fit the site's own model and write the letter that may leave it."""
+    from fedkin.algorithms import algorithm
+    from fedkin.engines.files import write_letter
+    from fedkin.federation import Federation
+
+    _one_of("send", send, tuple(SEND))
+    _one_of("loss", loss, ("squared", "logistic"))
+    if send == "statistics" and loss == "logistic":
+        raise ValueError("--send statistics needs --loss squared: no sums stand for logistic rows")
+    site = name or data.stem
+    clients = Federation.from_files({site: data}, target)
+    letter = out or data.with_suffix(".letter.npz")
+    settings = {"loss": loss, "alpha": alpha, "fit_intercept": intercept}
+    written = write_letter(
+        letter, algorithm("odcl"), SEND[send], clients, settings, 0, least_rows, ledger
+    )
+    step = algorithm("odcl").steps[SEND[send]]
+    typer.echo(f"wrote {letter}: all that leaves site {written.site!r} is")
+    for field, array in written.arrays.items():
+        typer.echo(f"  {field}: {array[0].size} numbers, {step.reply[field].meaning}")
+
+
+@app.command("combine")
+def combine(
+    letters: Annotated[list[Path], typer.Argument(help="The sites' letters.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="Folder for results.")] = Path("odcl"),
+    clusters: Annotated[
+        int | None, typer.Option("--clusters", "-k", help="Number of groups; chosen if open.")
+    ] = None,
+    clustering: Annotated[str, typer.Option(help="kmeans, spectral, gradient, convex.")] = "kmeans",
+    aggregate: Annotated[
+        str | None, typer.Option(help="mean, size, precision, statistics or median.")
+    ] = None,
+    robust: Annotated[bool, typer.Option("--robust", help="Set odd sites aside.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the restarts.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not tables.")] = False,
+) -> None:
+    """At the coordinator: group the sites and write each site's model to a file of its own."""
+    import numpy as np
+
+    from fedkin.engines.files import Letters
+    from fedkin.estimators import ODCL
+
+    engine = Letters.read(letters)
+    first = engine.letters[0]
+    if clusters is None and not {"covariance", "statistics"} & set(first.arrays):
+        raise ValueError(
+            "the letters hold no covariances to choose the number of groups by; give --clusters, "
+            "or let the sites write with --send covariance"
+        )
+    how = aggregate or ("statistics" if "statistics" in first.arrays else "mean")
+    model = ODCL(
+        clusters,
+        loss=first.settings["loss"],
+        alpha=first.settings["alpha"],
+        fit_intercept=first.settings["fit_intercept"],
+        clustering=clustering,
+        aggregate=how,
+        robust=robust,
+        random_state=seed,
+        engine=engine,
+    ).fit()
+    model.feature_names_in_ = np.array(first.feature_names, dtype=object)
+    written = write_models(model, first.feature_names, out)
+    summary = model.summary()
+    if as_json:
+        typer.echo(json.dumps({name: table.records() for name, table in summary.tables.items()}))
+    else:
+        typer.echo(str(summary))
+    for refusal in model.refusals_:
+        typer.echo(f"warning: {refusal}", err=True)
+    typer.echo(f"wrote {len(written)} models to {out}", err=True)
+
+
+def write_models(model: Any, features: tuple[str, ...], folder: Path) -> list[Path]:
+    """One JSON file a site: its group, and the model to use."""
+    from fedkin.names import file_name
+
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for k, site in enumerate(model.client_names_):
+        content = {
+            "site": site,
+            "loss": model.loss,
+            "group": int(model.labels_[k]),
+            "groups": model.n_clusters_,
+            "set_aside": bool(site in set(model.odd_sites_)),
+            "intercept": float(model.intercept_[k]),
+            "coefficients": dict(zip(features, map(float, model.coef_[k]))),
+        }
+        path = folder / f"{file_name(site)}.model.json"
+        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        written.append(path)
+    return written
+
+
+def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"--{name} must be one of {', '.join(choices)}, not {value}")

@@ -1,0 +1,279 @@
+"""What ODCL and its rivals share: sites with a cluster each, and a linear model per cluster."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from fedkin.estimators.base import FederatedEstimator, check_choice
+from fedkin.estimators.fmlr import ImplausibleSitesWarning
+from fedkin.federation import Federation
+from fedkin.models.local_loss import local_loss
+from fedkin.tables import Summary, Table
+
+# Coefficients shown in a summary; more are for `cluster_coef_`.
+SHOWN_FEATURES = 8
+ASIDE_LABEL = -1
+SHARED_PARAMETERS = """
+    loss : "squared" or "logistic"
+        Squared loss has a factor 1/2. Logistic needs two numeric classes, the same at every site.
+    alpha : None or float
+        Strength of alpha / 2 |coef|^2 added to a site's mean loss; the intercept is left out. None
+        is 0 for the squared loss and 1e-5 for the logistic one, which needs some.
+    fit_intercept, random_state
+    engine : an engine, None for all sites in this process.
+"""
+
+
+def _is_logistic(estimator: Any) -> bool:
+    if estimator.loss != "logistic":
+        raise AttributeError("probabilities need loss='logistic'")
+    return True
+
+
+class ClusteredEstimator(FederatedEstimator):
+    """Common ground: fit through an algorithm, read its result, predict, adapt, sum up."""
+
+    _private = ("_position", "_population", "_site_rows", "_models", "_adapted", "_message")
+
+    def __sklearn_tags__(self):
+        """A regressor or a classifier, as the loss says."""
+        from sklearn.utils import ClassifierTags, RegressorTags
+
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        if self.loss == "logistic":
+            tags.estimator_type = "classifier"
+            tags.classifier_tags = ClassifierTags(multi_class=False)
+        else:
+            tags.estimator_type = "regressor"
+            tags.regressor_tags = RegressorTags()
+        return tags
+
+    # ------------------------------------------------------------ before
+
+    def _data(self, X: Any, y: Any, groups: Any) -> Federation | None:
+        """The federation with the outcome as the loss wants it."""
+        check_choice("loss", self.loss, ("squared", "logistic"))
+        if self.alpha is not None and not self.alpha >= 0:
+            raise ValueError(f"alpha must be None or at least 0, not {self.alpha}")
+        self._forget()
+        federation = self._federation(X, y, groups)
+        if federation is None:
+            self.classes_ = np.array([0.0, 1.0])
+            return None
+        if federation.y is None:
+            name = type(self).__name__
+            raise ValueError(f"{name} needs an outcome y: requires y to be passed, but it is None")
+        if self.loss == "logistic":
+            self.classes_ = np.unique(federation.y)
+            if len(self.classes_) != 2:
+                raise ValueError(
+                    f"logistic loss needs two classes; the outcome has {len(self.classes_)} values"
+                )
+            federation = self._signed(federation)
+        return federation
+
+    def _signed(self, federation: Federation) -> Federation:
+        assert federation.y is not None
+        return replace(federation, y=np.where(federation.y == self.classes_[1], 1.0, -1.0))
+
+    def _in_roster_order(self, labels: Any, federation: Federation | None, name: str) -> Any:
+        """Given labels as an array over the sites in the order of `client_names_`."""
+        if isinstance(labels, Mapping):
+            if federation is None:
+                raise ValueError(f"{name} given by site name needs the data in this process")
+            given = {str(site): label for site, label in labels.items()}
+            missing = [site for site in federation.names if site not in given]
+            if missing:
+                raise ValueError(f"{name} lacks site {missing[0]!r}")
+            labels = [given[site] for site in federation.names]
+        codes = np.unique(np.asarray(labels), return_inverse=True)[1].reshape(-1)
+        if federation is not None and len(codes) != federation.n_clients:
+            raise ValueError(
+                f"{name} has {len(codes)} entries; there are {federation.n_clients} sites"
+            )
+        return codes
+
+    # ------------------------------------------------------------ after
+
+    def _read(self, result: Mapping[str, np.ndarray]) -> None:
+        """Fitted attributes from the program's named arrays."""
+        models = result["cluster_models"]
+        self.labels_ = result["labels"].astype(np.intp)
+        self.n_clusters_ = len(models)
+        self.cluster_coef_, self.cluster_intercept_ = self._split(models)
+        self.n_features_in_ = self.cluster_coef_.shape[1]
+        counts = np.bincount(self.labels_[self.labels_ >= 0], minlength=len(models))
+        self._population = np.average(models, axis=0, weights=counts) if counts.any() else models[0]
+        heard = result["heard"]
+        personal = np.where(heard[:, None], result["models"], self._population)
+        self.coef_, self.intercept_ = self._split(personal)
+        if "local_models" in result:
+            self.local_coef_, self.local_intercept_ = self._split(result["local_models"])
+        self.odd_sites_ = self.client_names_[result["aside"]]
+        implausible = result.get("implausible", np.zeros(len(heard), dtype=bool))
+        self.implausible_sites_ = self.client_names_[implausible]
+        if len(self.implausible_sites_):
+            named = ", ".join(repr(name) for name in self.implausible_sites_[:10])
+            warnings.warn(
+                f"left out, because no rows can give the numbers they sent: {named}; look at "
+                "these sites",
+                ImplausibleSitesWarning,
+                stacklevel=3,
+            )
+        self.converged_ = bool(result.get("converged", True))
+        self.history_ = {"changes": result["history_changes"]}
+        self.n_iter_ = max(1, len(result["history_changes"]))
+        self._site_rows = result["site_rows"]
+        self._models = models
+        self._adapted: dict[str, int] = {}
+        self.choice_ = None
+        if "choice_curve" in result:
+            columns = {"n_clusters": result["choice_candidates"], "curve": result["choice_curve"]}
+            self.choice_ = Table(columns, f"Number of clusters ({result['choice_method']})")
+            self.choice_method_ = str(result["choice_method"])
+        self.penalty_ = float(result["penalty"]) if "penalty" in result else None
+        self.path_ = None
+        if "path_penalties" in result:
+            self.path_ = {
+                name.removeprefix("path_"): result[name]
+                for name in result
+                if name.startswith("path_")
+            }
+
+    def _split(self, models: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Coefficients and intercepts."""
+        if self.fit_intercept:
+            return models[:, :-1], models[:, -1]
+        return models, np.zeros(len(models))
+
+    # ------------------------------------------------------------ use
+
+    def _scores(self, X: Any, groups: Any) -> np.ndarray:
+        check_is_fitted(self)
+        rows, sites = self._rows_and_sites(X, groups)
+        distinct, codes = np.unique(sites, return_inverse=True)
+        models = np.array([self._model(name) for name in distinct])
+        coef, intercept = self._split(models)
+        return np.einsum("nd,nd->n", rows, coef[codes]) + intercept[codes]
+
+    def _model(self, name: str) -> np.ndarray:
+        if name in self._adapted:
+            return self._models[self._adapted[name]]
+        known = self._position.get(name)
+        if known is None:
+            return self._population
+        own = self.coef_[known]
+        return np.append(own, self.intercept_[known]) if self.fit_intercept else own
+
+    def predict(self, X, groups=None):
+        """Outcome, or class, of each row by the model of its site.
+
+        A site of the fit has its cluster's model, or its own if it was set aside; a site given to
+        `adapt` the cluster that fits it best; any other site the mean over all clustered sites.
+        """
+        scores = self._scores(X, groups)
+        return self.classes_[(scores > 0).astype(int)] if self.loss == "logistic" else scores
+
+    @available_if(_is_logistic)
+    def decision_function(self, X, groups=None):
+        """Log odds of the second class, (n,)."""
+        return self._scores(X, groups)
+
+    @available_if(_is_logistic)
+    def predict_proba(self, X, groups=None):
+        """Probabilities of both classes, (n, 2)."""
+        from scipy.special import expit
+
+        scores = self._scores(X, groups)
+        return np.stack([expit(-scores), expit(scores)], axis=1)
+
+    def adapt(self, X, y=None, groups=None):
+        """Assign sites not in the fit to the cluster whose model has the least loss on their rows.
+
+        `groups` names the site of each row, or one site for all of them.
+        What is shared stays as it is. `adapted_` says which site went where.
+        """
+        check_is_fitted(self)
+        if isinstance(X, Federation):
+            clients = self._with_columns_of_the_fit(X)
+        elif groups is None:
+            raise ValueError("adapt needs the name of the site: adapt(X, y, groups='new-site')")
+        else:
+            rows, sites = self._rows_and_sites(X, groups)
+            clients = Federation.from_groups(rows, sites, y)
+        if clients.y is None:
+            raise ValueError("adapt needs the outcome y of the new sites' rows")
+        if self.loss == "logistic":
+            clients = self._signed(clients)
+        local = local_loss(clients, self.loss, self.fit_intercept, self.alpha)
+        choice = local.losses(self._models).argmin(axis=1)
+        self._adapted.update(zip(clients.names, map(int, choice)))
+        return self
+
+    @property
+    def adapted_(self) -> dict[str, int]:
+        """The clusters of the sites that were given to `adapt`."""
+        return dict(self._adapted)
+
+    def score(self, X, y, groups=None, sample_weight=None):
+        """Coefficient of determination, or accuracy, of `predict`."""
+        measure = accuracy_score if self.loss == "logistic" else r2_score
+        return measure(y, self.predict(X, groups), sample_weight=sample_weight)
+
+    # ------------------------------------------------------------ in words
+
+    def summary(self) -> Summary:
+        """Clusters, sites and account as tables; prints as text, shows as HTML."""
+        check_is_fitted(self)
+        named = getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)])
+        counts = np.bincount(self.labels_[self.labels_ >= 0], minlength=self.n_clusters_)
+        clusters: dict[str, Any] = {"cluster": np.arange(self.n_clusters_), "sites": counts}
+        if self.fit_intercept:
+            clusters["intercept"] = self.cluster_intercept_
+        shown = list(named)[:SHOWN_FEATURES]
+        clusters |= {str(name): self.cluster_coef_[:, j] for j, name in enumerate(shown)}
+        sites: dict[str, Any] = {"site": self.client_names_, "cluster": self.labels_}
+        if np.isfinite(self._site_rows).any():
+            sites["rows"] = self._site_rows
+        if hasattr(self, "local_coef_"):
+            sites["distance to cluster"] = np.linalg.norm(self.local_coef_ - self.coef_, axis=1)
+        sites["set aside"] = np.isin(self.client_names_, self.odd_sites_)
+        tables = {"clusters": Table(clusters, "Clusters"), "sites": Table(sites, "Sites")}
+        if self.choice_ is not None:
+            tables["choice"] = self.choice_
+        tables["traffic"] = self._traffic_table()
+        title = (
+            f"{type(self).__name__}: {len(self.client_names_)} sites, {self.n_clusters_} clusters, "
+            f"{self.loss} loss"
+        )
+        return Summary(title, tables, self._notes())
+
+    def _notes(self) -> list[str]:
+        traffic = self.traffic_
+        notes = [
+            f"{traffic.rounds} rounds, {traffic.messages_up} replies, {traffic.bytes_up:,} bytes "
+            f"left the sites, {traffic.bytes_down:,} came to them; {traffic.refused} missing.",
+            *self._account(),
+        ]
+        if self.n_features_in_ > SHOWN_FEATURES:
+            notes.append(f"{self.n_features_in_ - SHOWN_FEATURES} more coefficients: cluster_coef_")
+        if len(self.odd_sites_):
+            listed = ", ".join(repr(name) for name in self.odd_sites_[:10])
+            more = f" and {len(self.odd_sites_) - 10} more" if len(self.odd_sites_) > 10 else ""
+            notes.append(
+                f"Set aside, far from every neighbour, with their own model: {listed}{more}."
+            )
+        return notes
+
+    def _account(self) -> list[str]:
+        """What left a site, in words."""
+        return []

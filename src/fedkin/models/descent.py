@@ -1,0 +1,69 @@
+"""Stochastic gradient steps of many clients at once (the inexact local solver of ODCL).
+
+theta <- project(theta - step_t g_t) with g_t the gradient on `batch_size` of the client's rows,
+drawn by the client's own key. Strong convexity mu wants steps 1 / (mu t); they are too long at
+first when rows differ in size, so t starts at L / mu, L the curvature of the client's largest row.
+
+`iterate="last"` is the paper's choice; "average" weights iterate t by t (its Remark 16).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkin.federation import Federation
+from fedkin.models.local_loss import LocalLoss, Loss, row_gradients, signed
+from fedkin.randomness import Keys
+
+Floats = NDArray[np.float64]
+
+DRAWN_AT_ONCE = 256
+# Strong convexity below this share of the curvature is none to speak of.
+LEAST_CONVEXITY = 1e-6
+
+
+def sgd(
+    clients: Federation,
+    local: LocalLoss,
+    loss: Loss,
+    keys: Keys,
+    n_steps: int,
+    batch_size: int = 1,
+    iterate: Literal["last", "average"] = "last",
+    radius: float | None = None,
+) -> Floats:
+    """Models (m, d) after `n_steps` steps from zero, kept within `radius` of it."""
+    coef = np.zeros((len(clients), local.n_coefficients))
+    average = np.zeros_like(coef)
+    filled = np.flatnonzero(clients.sizes > 0)
+    strongest, weakest = _curvature(clients, local, loss)
+    assert clients.y is not None
+    y = signed(loss, clients.y)
+    sizes, starts = clients.sizes[filled, None], clients.offsets[:-1][filled, None]
+    for t in range(n_steps):
+        if t % DRAWN_AT_ONCE == 0:
+            lot = keys.fold(t // DRAWN_AT_ONCE).uniform(DRAWN_AT_ONCE, batch_size)[filled]
+        drawn = starts + (lot[:, t % DRAWN_AT_ONCE] * sizes).astype(np.intp)
+        gradient = row_gradients(
+            loss, clients.X[drawn], y[drawn], coef[filled], local.fit_intercept, local.alpha
+        )
+        step = 1.0 / (weakest[filled] * (t + 1) + strongest[filled])
+        coef[filled] -= step[:, None] * gradient
+        if radius is not None:
+            length = np.linalg.norm(coef, axis=1, keepdims=True)
+            coef *= np.minimum(1.0, radius / np.maximum(length, np.finfo(float).tiny))
+        average += (coef - average) * (2.0 / (t + 2))
+    return coef if iterate == "last" else average
+
+
+def _curvature(clients: Federation, local: LocalLoss, loss: Loss) -> tuple[Floats, Floats]:
+    """Curvature of a client's largest row, and the least curvature of its loss, (m,) each."""
+    lengths = (clients.X**2).sum(axis=1) + local.fit_intercept
+    largest = np.zeros(len(clients))
+    np.maximum.at(largest, clients.owner, lengths * (0.25 if loss == "logistic" else 1.0))
+    strongest = np.maximum(largest + local.alpha, np.finfo(float).tiny)
+    weakest = np.linalg.eigvalsh(local.curvatures())[:, 0]
+    return strongest, np.maximum(weakest, LEAST_CONVEXITY * strongest)

@@ -1,0 +1,84 @@
+import numpy as np
+import pytest
+
+from fedkin import IFCA, ODCL, ClusterOracle, Federation, LocalERM, OracleAveraging
+from fedkin.datasets import make_logistic_groups, make_sparse_regressions
+from fedkin.datasets.odcl import APPENDIX_D2
+
+GROUPS = make_sparse_regressions(30, n_clients=8, intervals=APPENDIX_D2)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "complaint"),
+    [
+        ({"loss": "hinge"}, "loss must be one of 'squared', 'logistic', not 'hinge'"),
+        ({"clustering": "magic"}, "clustering must be one of"),
+        ({"aggregate": "vote"}, "aggregate must be one of"),
+        ({"penalty": "best"}, "penalty must be one of"),
+        ({"penalty": -1.0}, "penalty must be at least 0"),
+        ({"penalty": "interval"}, "is an oracle: it needs true_labels"),
+        ({"penalty": 0.1, "clustering": "convex", "n_clusters": 2}, "not both"),
+        ({"loss": "logistic", "aggregate": "statistics"}, "no sums stand for logistic rows"),
+        ({"solver": "sgd", "aggregate": "statistics"}, "drop solver='sgd'"),
+        ({"space": "predictions"}, "needs aggregate='statistics'"),
+        ({"n_clusters": 0}, "n_clusters must be at least 1"),
+        ({"n_clusters": 9}, "n_clusters=9 needs at least as many sites with rows; there are 8"),
+        ({"refine_rounds": -1}, "refine_rounds must be at least 0"),
+        ({"fraction": 0.0}, "fraction must be above 0"),
+        ({"alpha": -1.0}, "alpha must be None or at least 0"),
+        ({"loss": "logistic"}, "needs two classes; the outcome has 240 values"),
+        ({"true_labels": [0, 1]}, "true_labels has 2 entries; there are 8 sites"),
+        ({"true_labels": {"1": 0}}, "true_labels lacks site '2'"),
+    ],
+)
+def test_a_wrong_parameter_is_named_with_its_remedy(parameters, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        ODCL(**parameters).fit(GROUPS.federation)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "complaint"),
+    [
+        ({"averaging": "both"}, "averaging must be one of"),
+        ({"divide_by": "none"}, "divide_by must be one of"),
+        ({"init": "oracle"}, "init must be one of"),
+        ({"init": np.ones((3, 20))}, r"init has shape \(3, 21\); expected \(2, 21\)"),
+        ({"step_size": 0.0}, "step_size must be positive"),
+        ({"n_clusters": 0}, "n_clusters must be at least 1"),
+    ],
+)
+def test_a_wrong_parameter_of_ifca_is_named(parameters, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        IFCA(**parameters).fit(GROUPS.federation)
+
+
+def test_ifca_says_when_its_steps_are_too_long():
+    with pytest.raises(ValueError, match=r"IFCA diverges: .* step_size=50; use a smaller one"):
+        IFCA(2, step_size=50.0, local_steps=2).fit(GROUPS.federation)
+
+
+def test_oracles_need_the_truth_and_probabilities_need_the_logistic_loss():
+    with pytest.raises(ValueError, match="OracleAveraging is an oracle: it needs true_labels"):
+        OracleAveraging().fit(GROUPS.federation)
+    with pytest.raises(ValueError, match="ClusterOracle is an oracle"):
+        ClusterOracle().fit(GROUPS.federation)
+    fitted = LocalERM().fit(GROUPS.federation)
+    with pytest.raises(AttributeError, match="predict_proba"):
+        fitted.predict_proba(GROUPS.federation)
+
+
+def test_data_are_needed():
+    with pytest.raises(ValueError, match="fit needs data"):
+        ODCL().fit()
+    with pytest.raises(ValueError, match="ODCL needs an outcome y"):
+        ODCL().fit(Federation.from_clients([np.ones((3, 2))]))
+    with pytest.raises(ValueError, match="adapt needs the name of the site"):
+        LocalERM().fit(GROUPS.federation).adapt(np.ones((3, 20)), np.ones(3))
+    with pytest.raises(ValueError, match="adapt needs the outcome"):
+        LocalERM().fit(GROUPS.federation).adapt(Federation.from_clients([np.ones((3, 20))]))
+
+
+def test_an_impossible_number_for_the_convex_path_is_explained():
+    groups = make_logistic_groups(400, n_clients=12)
+    with pytest.raises(ValueError, match=r"no penalty of the convex path gives 11 clusters"):
+        ODCL(11, loss="logistic", clustering="convex").fit(groups.federation)

@@ -1,0 +1,212 @@
+import numpy as np
+import pytest
+from sklearn.base import clone, is_classifier, is_regressor
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from fedkin import (
+    IFCA,
+    ODCL,
+    ClusterOracle,
+    Federation,
+    LocalERM,
+    NaiveAveraging,
+    OracleAveraging,
+)
+from fedkin.datasets import make_logistic_groups, make_sparse_regressions, spoil_sites
+from fedkin.datasets.odcl import APPENDIX_D2
+
+GROUPS = make_sparse_regressions(80, n_clients=24, intervals=APPENDIX_D2, random_state=0)
+CLASSES = make_logistic_groups(400, n_clients=16, random_state=1)
+
+
+def _reasons(estimator):
+    if isinstance(estimator, ODCL):
+        why = "the check asks for two clusters of its only site"
+        return {"check_methods_sample_order_invariance": why}
+    return {}
+
+
+@parametrize_with_checks(
+    [ODCL(), LocalERM(), NaiveAveraging(), IFCA(max_rounds=20)],
+    expected_failed_checks=_reasons,
+)
+@pytest.mark.filterwarnings("ignore:IFCA still moved")
+def test_scikit_learn_accepts_the_estimators(estimator, check):
+    check(estimator)
+
+
+def test_one_site_equals_scikit_learn():
+    data = GROUPS.federation.take([0])
+    plain = LinearRegression().fit(data.X, data.y)
+    for model in (ODCL(), LocalERM(), NaiveAveraging(), ClusterOracle([0])):
+        fitted = clone(model).fit(data)
+        np.testing.assert_allclose(fitted.coef_[0], plain.coef_, atol=1e-8)
+        np.testing.assert_allclose(fitted.intercept_[0], plain.intercept_, atol=1e-8)
+    data = CLASSES.federation.take([0])
+    plain = LogisticRegression(C=1 / (1e-3 * len(data.y)), solver="newton-cholesky", tol=1e-10)
+    plain.fit(data.X, data.y)
+    fitted = ODCL(loss="logistic", alpha=1e-3).fit(data)
+    np.testing.assert_allclose(fitted.predict_proba(data), plain.predict_proba(data.X), atol=1e-6)
+    np.testing.assert_array_equal(fitted.predict(data), plain.predict(data.X))
+    np.testing.assert_array_equal(fitted.classes_, [-1.0, 1.0])
+
+
+def test_the_face_has_its_attributes_and_known_truth_orders_the_rivals():
+    data, plain = GROUPS.federation, {"fit_intercept": False}
+    fitted = ODCL(random_state=0, **plain).fit(data)
+    assert fitted.n_clusters_ == 4 and GROUPS.recovers(fitted.labels_)
+    assert fitted.cluster_coef_.shape == (4, 20) and fitted.coef_.shape == (24, 20)
+    assert fitted.choice_["n_clusters"][0] == 1 and fitted.n_rounds_ == 1
+    by_name = dict(zip(data.names, GROUPS.labels))
+    oracle = OracleAveraging(by_name, **plain).fit(data)
+    np.testing.assert_allclose(fitted.coef_, oracle.coef_, rtol=1e-10)
+    error = {
+        name: GROUPS.error(model.fit(data).coef_)
+        for name, model in {
+            "pooled": ClusterOracle(GROUPS.labels, **plain),
+            "local": LocalERM(**plain),
+            "naive": NaiveAveraging(**plain),
+        }.items()
+    }
+    assert error["pooled"] < GROUPS.error(oracle.coef_) < error["local"] < error["naive"]
+    np.testing.assert_allclose(
+        ODCL(4, aggregate="statistics", **plain).fit(data).coef_,
+        ClusterOracle(GROUPS.labels, **plain).fit(data).coef_,
+        rtol=1e-8,
+    )
+
+
+def test_rows_groups_and_federation_give_the_same_fit():
+    data = GROUPS.federation
+    names = np.array(data.names)[data.owner]
+    shuffled = np.random.default_rng(0).permutation(len(data.X))
+    one = ODCL(4, random_state=0).fit(data)
+    other = ODCL(4, random_state=0).fit(data.X[shuffled], data.y[shuffled], names[shuffled])
+    np.testing.assert_array_equal(one.labels_, other.labels_)
+    np.testing.assert_allclose(one.coef_, other.coef_, atol=1e-9)
+    np.testing.assert_allclose(
+        one.predict(data)[shuffled], other.predict(data.X[shuffled], names[shuffled]), atol=1e-8
+    )
+
+
+def test_known_unknown_and_adapted_sites_predict_with_their_models():
+    data = GROUPS.federation
+    fitted = ODCL(4, fit_intercept=False, random_state=0).fit(data.take(range(20)))
+    new = data.take(range(20, 24))
+    X = new.client(0)[0]
+    population = np.bincount(fitted.labels_) @ fitted.cluster_coef_ / 20
+    np.testing.assert_allclose(fitted.predict(X, ["?"] * len(X)), X @ population)
+    before = fitted.cluster_coef_.copy()
+    assert fitted.score(new, new.y) < 0.5
+    fitted.adapt(new)
+    assert fitted.score(new, new.y) > 0.7
+    truth = {name: GROUPS.labels[20 + k] for k, name in enumerate(new.names)}
+    for name, cluster in fitted.adapted_.items():
+        members = fitted.labels_ == cluster
+        assert (GROUPS.labels[:20][members] == truth[name]).all()
+    np.testing.assert_array_equal(before, fitted.cluster_coef_)
+
+
+def test_logistic_clusters_classify_and_adapt():
+    data = CLASSES.federation
+    fitted = ODCL(loss="logistic", random_state=0).fit(data)
+    assert CLASSES.recovers(fitted.labels_) and is_classifier(fitted) and is_regressor(ODCL())
+    own = LocalERM(loss="logistic").fit(data)
+    pooled = ClusterOracle(CLASSES.labels, loss="logistic").fit(data)
+    errors = [
+        CLASSES.error(np.column_stack([m.coef_, m.intercept_])) for m in (pooled, fitted, own)
+    ]
+    assert errors[1] < 0.5 * errors[2] and errors[0] < 0.5 * errors[2]
+    chance = fitted.predict_proba(data)
+    np.testing.assert_allclose(chance.sum(axis=1), 1.0)
+    assert (np.abs(fitted.decision_function(data)) < 1e-9).sum() == 0
+    assert fitted.adapt(data.take([3])).adapted_[data.names[3]] == fitted.labels_[3]
+
+
+def test_odd_sites_are_named_in_the_summary_and_keep_their_own_model():
+    groups = spoil_sites(make_sparse_regressions(80, random_state=2), 0.1, "wild")
+    fitted = ODCL(robust=True, fit_intercept=False, random_state=0).fit(groups.federation)
+    spoilt = fitted.client_names_[groups.labels < 0]
+    assert list(fitted.odd_sites_) == list(spoilt)
+    text = str(fitted.summary())
+    assert f"with their own model: {spoilt[0]!r}" in text
+    assert "Each site sent its own model, its number of rows and the sampling" in text
+    sites = fitted.summary()["sites"]
+    assert list(np.array(sites["cluster"]) == -1) == list(groups.labels < 0)
+
+
+@pytest.mark.parametrize("aggregate", ["mean", "size", "precision", "statistics", "median"])
+def test_discordant_sites_are_coped_with(aggregate):
+    """Empty, single-row, constant-column and ragged sites in one federation."""
+    rng = np.random.default_rng(0)
+    clients = {}
+    for k in range(20):
+        X = rng.normal(size=(int(rng.integers(1, 30)), 3))
+        sign = 1.0 if k % 2 else -1.0
+        clients[f"s{k}"] = (X, sign * X @ [1, 2, 3] + 0.1 * rng.normal(size=len(X)))
+    clients["empty"] = (np.empty((0, 3)), np.empty(0))
+    clients["constant"] = (np.ones((5, 3)), np.full(5, 6.0))
+    data = Federation.from_clients(clients)
+    for more in ({}, {"n_clusters": 2, "refine_rounds": 2}, {"robust": True}):
+        fitted = ODCL(aggregate=aggregate, fit_intercept=False, random_state=0, **more).fit(data)
+        assert {r.site for r in fitted.refusals_} == {"empty"}
+        assert np.isfinite(fitted.coef_).all()
+        assert np.isfinite(fitted.predict(np.ones((2, 3)), ["empty", "constant"])).all()
+
+
+def test_rivals_cope_with_an_empty_site():
+    clients = {name: GROUPS.federation.client(k) for k, name in enumerate(GROUPS.federation.names)}
+    clients["empty"] = (np.empty((0, 20)), np.empty(0))
+    data = Federation.from_clients(clients)
+    truth = {**dict(zip(GROUPS.federation.names, GROUPS.labels)), "empty": 9}
+    for model in (
+        LocalERM(),
+        NaiveAveraging(),
+        OracleAveraging(truth),
+        ClusterOracle(truth),
+        IFCA(4, init=GROUPS.coef, averaging="gradient", max_rounds=2000),
+    ):
+        fitted = model.fit(data)
+        assert {r.site for r in fitted.refusals_} == {"empty"}
+        assert np.isfinite(fitted.coef_).all() and np.isfinite(fitted.cluster_coef_).all()
+        population = np.bincount(fitted.labels_[:-1]) @ fitted.cluster_coef_ / 24
+        np.testing.assert_allclose(fitted.coef_[-1], population)
+        assert f"{type(model).__name__}: 25 sites" in str(fitted.summary())
+    classes = np.where(data.y > 0, 1.0, 0.0)
+    sites = np.array(data.names)[data.owner]
+    with pytest.raises(ValueError, match="true cluster 4 has no rows"):
+        ClusterOracle(truth, loss="logistic").fit(
+            Federation.from_clients(
+                {
+                    **{n: (data.X[sites == n], classes[sites == n]) for n in data.names[:-1]},
+                    "empty": clients["empty"],
+                }
+            )
+        )
+
+
+def test_one_class_sites_are_coped_with():
+    rng = np.random.default_rng(0)
+    clients = {f"s{k}": (rng.normal(size=(9, 2)), np.tile([0.0, 1.0, 1.0], 3)) for k in range(8)}
+    clients["ones"] = (rng.normal(size=(9, 2)), np.ones(9))
+    fitted = ODCL(loss="logistic", random_state=0).fit(Federation.from_clients(clients))
+    assert np.isfinite(fitted.coef_).all() and np.isfinite(fitted.intercept_).all()
+
+
+def test_inexact_fits_cluster_as_exact_ones_do():
+    fitted = ODCL(4, solver="sgd", n_steps=3000, batch_size=5, fit_intercept=False, random_state=0)
+    fitted.fit(GROUPS.federation)
+    assert GROUPS.recovers(fitted.labels_)
+    exact = ODCL(4, fit_intercept=False, random_state=0).fit(GROUPS.federation)
+    assert 0 < np.abs(fitted.local_coef_ - exact.local_coef_).max() < 1.0
+
+
+def test_the_convex_path_is_kept():
+    fitted = ODCL(clustering="convex", fit_intercept=False, random_state=0).fit(GROUPS.federation)
+    assert GROUPS.recovers(fitted.labels_)
+    path = fitted.path_
+    assert path["labels"].shape == (len(path["penalties"]), 24)
+    assert (np.diff(path["n_clusters"]) <= 0).all()
+    assert path["penalties"][0] <= fitted.penalty_ <= path["penalties"][-1]
+    assert path["linkage"].shape == (23, 4)

@@ -1,0 +1,168 @@
+"""A whole federation by files: nothing but letters passes between the commands."""
+
+import json
+import socket
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedkin import ODCL
+from fedkin.algorithms import algorithm
+from fedkin.cli import app
+from fedkin.datasets import make_logistic_groups, make_sparse_regressions, spoil_sites
+from fedkin.engines.files import Letters, read_letter, write_letter
+from fedkin.names import file_name
+from fedkin.privacy import Ledger
+from fedkin.protocol import ProtocolError, QuorumLost, Reason
+
+GROUPS = make_sparse_regressions(
+    60, n_clients=12, intervals=((1.0, 2.0), (-2.0, -1.0)), n_features=4, n_active=3, random_state=1
+)
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch):
+    def refuse(*arguments, **more):
+        raise AssertionError("file mode opened a socket")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    monkeypatch.setattr(socket, "create_connection", refuse)
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def write_sites(groups, folder):
+    data = groups.federation
+    paths = []
+    for k, name in enumerate(data.names):
+        X, y = data.client(k)
+        path = folder / f"site-{name}.csv"
+        header = ",".join([*data.feature_names, "outcome"])
+        np.savetxt(
+            path, np.column_stack([X, y]), fmt="%.17g", delimiter=",", header=header, comments=""
+        )
+        paths.append(path)
+    return paths
+
+
+def letters_of(groups, folder, *options):
+    letters = []
+    for path in write_sites(groups, folder):
+        letter = path.with_suffix(".npz")
+        done = run("odcl", "local", path, "--target", "outcome", "-o", letter, *options)
+        assert done.exit_code == 0, done.output
+        letters.append(letter)
+    return letters
+
+
+@pytest.mark.parametrize("send", ["covariance", "statistics"])
+def test_two_commands_do_what_one_process_does(tmp_path, send):
+    letters = letters_of(GROUPS, tmp_path, "--send", send)
+    done = run("odcl", "combine", *letters, "-o", tmp_path / "models")
+    assert done.exit_code == 0, done.output
+    aggregate = "statistics" if send == "statistics" else "mean"
+    fitted = ODCL(aggregate=aggregate, random_state=0).fit(GROUPS.federation)
+    assert fitted.n_clusters_ == 2 and "12 sites, 2 clusters" in done.output
+    for k, name in enumerate(GROUPS.federation.names):
+        found = json.loads((tmp_path / "models" / f"site-{name}.model.json").read_text())
+        assert found["group"] == fitted.labels_[k] and found["site"] == f"site-{name}"
+        coefficients = list(found["coefficients"].values())
+        np.testing.assert_allclose(coefficients, fitted.coef_[k], rtol=1e-9)
+        np.testing.assert_allclose(found["intercept"], fitted.intercept_[k], rtol=1e-6, atol=1e-12)
+    assert list(found["coefficients"]) == ["x0", "x1", "x2", "x3"]
+
+
+def test_a_letter_says_what_leaves_and_holds_no_row(tmp_path):
+    path = write_sites(GROUPS, tmp_path)[0]
+    done = run("odcl", "local", path, "--target", "outcome", "--ledger", tmp_path / "ledger")
+    assert done.exit_code == 0
+    assert "all that leaves site 'site-1' is" in done.output
+    assert "model: 5 numbers, coefficients of the site's own fit" in done.output
+    letter = read_letter(path.with_suffix(".letter.npz"))
+    assert set(letter.arrays) == {"model", "rows", "covariance"}
+    rows = np.loadtxt(path, delimiter=",", skiprows=1)
+    assert not any(np.isin(array, rows).any() for array in letter.arrays.values())
+    (line,) = Ledger(tmp_path / "ledger").lines()
+    assert set(line["fields"]) == set(letter.arrays)
+
+
+def test_logistic_letters_and_json(tmp_path):
+    groups = make_logistic_groups(400, n_clients=8, random_state=0)
+    letters = letters_of(groups, tmp_path, "--loss", "logistic")
+    done = run("odcl", "combine", *letters, "-o", tmp_path / "models", "--json")
+    content = json.loads(done.stdout.splitlines()[0])
+    assert groups.recovers([site["cluster"] for site in content["sites"]])
+
+
+def test_odd_sites_keep_their_own_model(tmp_path):
+    groups = spoil_sites(GROUPS, 0.1, "wild", 3)
+    letters = letters_of(groups, tmp_path)
+    done = run("odcl", "combine", *letters, "-o", tmp_path / "models", "--robust")
+    assert done.exit_code == 0, done.output
+    aside = [
+        json.loads((tmp_path / "models" / f"site-{name}.model.json").read_text())["set_aside"]
+        for name in groups.federation.names
+    ]
+    assert aside == list(groups.labels < 0)
+
+
+def test_models_alone_need_the_number_of_groups(tmp_path):
+    letters = letters_of(GROUPS, tmp_path, "--send", "model")
+    done = run("odcl", "combine", *letters, "-o", tmp_path / "models")
+    assert isinstance(done.exception, ValueError) and "give --clusters" in str(done.exception)
+    assert run("odcl", "combine", *letters, "-o", tmp_path / "models", "-k", 2).exit_code == 0
+    with pytest.raises(QuorumLost, match="a declared field is missing"):
+        ODCL(aggregate="size", n_clusters=2, engine=Letters.read(letters)).fit()
+
+
+def test_letters_that_do_not_fit_together_are_named(tmp_path):
+    ODCL_ALGORITHM = algorithm("odcl")
+    data = GROUPS.federation
+
+    def letter(k, name, **settings):
+        return write_letter(tmp_path / name, ODCL_ALGORITHM, "model", data.take([k]), settings)
+
+    letter(0, "a.npz")
+    letter(1, "b.npz", alpha=0.1)
+    with pytest.raises(ValueError, match=r"site '2' fitted with alpha=0.1, not None"):
+        ODCL(1, engine=Letters.read([tmp_path / "a.npz", tmp_path / "b.npz"])).fit()
+    with pytest.raises(ValueError, match="two letters come from site '1'"):
+        Letters.read([tmp_path / "a.npz", tmp_path / "a.npz"])
+    with pytest.raises(ValueError, match="fit\\(\\) takes no data"):
+        ODCL(1, engine=Letters.read([tmp_path / "a.npz"])).fit(data)
+    with pytest.raises(ProtocolError, match="refine_rounds=0"):
+        ODCL(1, refine_rounds=1, engine=Letters.read([tmp_path / "a.npz"])).fit()
+    with pytest.raises(ValueError, match="comes from one site"):
+        write_letter(tmp_path / "c.npz", ODCL_ALGORITHM, "model", data, {})
+    (tmp_path / "no.npz").write_bytes(b"not a letter")
+    with pytest.raises(ValueError, match=r"no.npz is not a letter"):
+        read_letter(tmp_path / "no.npz")
+
+
+def test_a_site_with_too_few_rows_writes_nothing(tmp_path):
+    path = write_sites(GROUPS, tmp_path)[0]
+    letter = tmp_path / "out.npz"
+    done = run("odcl", "local", path, "--target", "outcome", "-o", letter, "--least-rows", 100)
+    assert "nothing was written: too few rows" in str(done.exception) and not letter.exists()
+
+
+def test_a_spoilt_letter_is_refused_and_costs_only_its_site(tmp_path):
+    letters = letters_of(GROUPS, tmp_path)
+    with np.load(letters[3], allow_pickle=False) as stored:
+        arrays = dict(stored)
+    arrays["model"] = np.full_like(arrays["model"], np.nan)
+    np.savez(letters[3], **arrays)
+    fitted = ODCL(engine=Letters.read(letters), random_state=0).fit()
+    assert [(r.site, r.reason) for r in fitted.refusals_] == [("site-4", Reason.NOT_FINITE)]
+    assert fitted.n_clusters_ == 2 and fitted.labels_[3] == -1
+    assert np.isfinite(fitted.coef_).all()
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "a/b", ".hidden", "Zürich", "a b"])
+def test_a_sites_name_cannot_leave_the_folder(name):
+    safe = file_name(name)
+    assert "/" not in safe and not safe.startswith(".") and safe.isascii()
+    assert file_name("a/b") != file_name("a_b") == "a_b"
