@@ -14,6 +14,7 @@ _PLACES = {
     "fmlr": ("fedkin.algorithms.fmlr", "FMLR"),
     "fedgrem": ("fedkin.algorithms.fedgrem", "FEDGREM"),
     "standardizer": ("fedkin.algorithms.standardizer", "STANDARDIZER"),
+    "fgpr": ("fedkin.algorithms.fgpr", "FGPR"),
     "consensus_lasso": ("fedkin.algorithms.consensus", "CONSENSUS_LASSO"),
 }
 
