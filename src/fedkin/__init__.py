@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Federation": "fedkin.federation",
     "FederationError": "fedkin.frames",
+    "FGPR": "fedkin.estimators",
     "FMLR": "fedkin.estimators",
     "InProcess": "fedkin.engines",
     "Rules": "fedkin.engines",

@@ -206,13 +206,14 @@ def _by_local_steps(population: Population, start: Floats, settings: Settings) -
 
 
 def step_sizes(settings: Settings) -> Floats:
-    """Step sizes (rounds, local steps); t counts local steps, the cosine counts rounds."""
+    """Step sizes (rounds, local steps): 1/t over local steps, the others over rounds."""
     n_rounds, n_steps = settings["max_rounds"], settings["local_steps"]
     t = 1.0 + np.arange(n_rounds * n_steps).reshape(n_rounds, n_steps)
+    number = np.repeat(np.arange(n_rounds)[:, None], n_steps, axis=1)
     share = {
         "inverse": 1.0 / t,
-        "inverse-sqrt": 1.0 / np.sqrt(t),
-        "cosine": 0.5 * (1.0 + np.cos(np.pi * np.arange(n_rounds)[:, None] / n_rounds)) + 0 * t,
+        "inverse-sqrt": 1.0 / np.sqrt(1.0 + number),
+        "cosine": 0.5 * (1.0 + np.cos(np.pi * number / n_rounds)),
     }
     sizes: Floats = settings["learning_rate"] * share[settings["schedule"]]
     return sizes
