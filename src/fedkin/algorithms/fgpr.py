@@ -22,6 +22,8 @@ Where we differ from the paper
   will; there is no objective then, so steps are damped instead of searched.
 - A random subset of sites is drawn uniformly and averaged with p_k (the paper: drawn with p_k,
   averaged plainly); both aim at the same point.
+- `mean="constant"` (default): the site's mean is integrated out instead of taken as known,
+  which matters below 20 rows; "zero" is the paper's.
 - Sites whose standardised outcome does not vary (one row, constant) teach nothing and take the
   population's location and scale.
 """
@@ -61,7 +63,7 @@ DEFAULTS: dict[str, Any] = {
     "n_priors": 1,
     "max_priors": 4,
     "normalize_y": True,
-    "mean": "zero",
+    "mean": "constant",
     "max_points": 500,
     "init": "auto",
     "local_steps": 5,
@@ -100,15 +102,23 @@ LIMIT = Field(("p",), "bound of the log hyper-parameters")
 # ------------------------------------------------------------------ server program
 
 
+class Outcome(NamedTuple):
+    """A typical site's: location and scale of the standardisation, variance of the locations
+    between sites, and of the standardised outcome."""
+
+    location: float
+    scale: float
+    between: float
+    variance: float
+
+
 class Population(NamedTuple):
-    """What is known of all sites: rows (m,), the prior's form, the outcome of a typical site."""
+    """What is known of all sites: rows (m,), the prior's form, spread of features, outcome."""
 
     rows: Floats
     form: Form
     spread: Floats
-    location: float
-    scale: float
-    between: float
+    outcome: Outcome
 
 
 def program(roster: Roster, settings: Settings) -> Program:
@@ -139,18 +149,26 @@ def _population(replies: Replies, n_clients: int, settings: Settings) -> Populat
     rows = np.zeros(n_clients)
     rows[replies.clients] = replies["rows"]
     d = int(np.median(replies["features"]))
-    n = replies["rows"]
-    known = (replies["moments"][:, 1] > 0) & (n > 0)
-    location, scale, between = 0.0, 1.0, 0.0
-    if known.any():
-        share = n[known] / n[known].sum()
-        where, spread = replies["moments"][known].T
-        location, scale = float(share @ where), float(np.sqrt(share @ spread**2))
-        between = float(share @ (where - location) ** 2)
     told = replies["spread"][replies["spread"].any(axis=1)]
-    features = np.median(told, axis=0) if len(told) else np.ones(d)
-    spec = settings["kernel"] or default_spec(features)
-    return Population(rows, form_of(spec, d), features, location, scale, between)
+    spread = np.median(told, axis=0) if len(told) else np.ones(d)
+    outcome = _typical_outcome(replies, settings["normalize_y"])
+    spec = settings["kernel"] or default_spec(spread, outcome.variance)
+    return Population(rows, form_of(spec, d), spread, outcome)
+
+
+def _typical_outcome(replies: Replies, normalize_y: Any) -> Outcome:
+    mean, deviation = replies["moments"].T
+    known = (deviation > 0) & (replies["rows"] > 0)
+    if not known.any():
+        return Outcome(0.0, 1.0, 0.0, 1.0)
+    share = replies["rows"][known] / replies["rows"][known].sum()
+    location, within = float(share @ mean[known]), float(share @ deviation[known] ** 2)
+    between = float(share @ (mean[known] - location) ** 2)
+    if normalize_y is True:
+        return Outcome(location, within**0.5, between, 1.0)
+    if normalize_y == "mean":
+        return Outcome(location, 1.0, between, within)
+    return Outcome(0.0, 1.0, 0.0, within + between + location**2)
 
 
 def _start(form: Form, init: Any) -> Floats:
@@ -232,7 +250,7 @@ def _result(mixture: Mixture, population: Population, settled: Replies, m: int) 
         "history_value": mixture.values,
         "curve": mixture.curve,
         "spread": population.spread,
-        "population": np.array([population.location, population.scale, population.between]),
+        "outcome": np.array(population.outcome),
         "site_loglik": loglik,
         "site_own": own,
         "site_rows": rows,

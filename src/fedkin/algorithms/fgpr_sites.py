@@ -15,6 +15,7 @@ from fedkin.models.gaussian_process import (
     evaluate_pack,
     input_frame,
     mean_basis,
+    outcome_moments,
     prepare,
 )
 from fedkin.models.kernels import Form, default_spec, form_of
@@ -58,15 +59,12 @@ def prepare_sites(clients: Federation, settings: Settings) -> Cache:
 def describe(clients, cache, settings, common, personal, memory, keys):
     """Size, and where enough rows stand behind them, location and spread."""
     enough = clients.sizes >= LEAST_FOR_MOMENTS
-    moments = np.zeros((len(clients), 2))
-    if settings["normalize_y"]:
-        known = enough & (cache.data.rows > 0)
-        moments[known] = np.stack([cache.data.location, cache.data.scale], axis=1)[known]
+    moments = np.stack(outcome_moments(clients), axis=1)
     _, spread = input_frame(clients)
     reply = {
         "rows": cache.data.rows,
         "features": np.full(len(clients), float(clients.n_features)),
-        "moments": moments,
+        "moments": np.where(enough[:, None], moments, 0.0),
         "spread": np.where(enough[:, None], spread, 0.0),
     }
     return reply, memory
@@ -208,9 +206,21 @@ def _personal(
     fits = [fit_alone(data, cache.form, start, *bounds, shared, prior) for start in starts]
     theta = min(fits, key=lambda fit: fit[1])[0]
     found = -float(evaluate(data, cache.form, theta).value[0])
-    if how == "choose" and found - loglik <= 0.5 * len(theta) * np.log(rows):
+    if how == "choose" and found - loglik <= needed_gain(len(theta), float(rows)):
         return None
     return theta, found
+
+
+def needed_gain(n_parameters: int, rows: float) -> float:
+    """Log likelihood that own hyper-parameters must gain: BIC, with AICc's term for few rows.
+
+    BIC alone lets sites of less than ten rows fit their noise.
+    """
+    spare = rows - n_parameters - 1.0
+    if spare <= 0:
+        return np.inf
+    few = n_parameters * (n_parameters + 1.0) / spare
+    return 0.5 * n_parameters * float(np.log(rows)) + few
 
 
 def _other_starts(form: Form, shared: Floats) -> list[Floats]:

@@ -22,6 +22,9 @@ Floats = NDArray[np.float64]
 MEMORY = 20
 # A search is begun again this often when other sites answer; then it goes on without one.
 MOST_RESTARTS = 5
+# A line search that finds nothing better has come to the rounding of the values: the last
+# evaluations agree to this, and no entry of the gradient is larger than that.
+ROUNDING = (5, 1e-6, 1e-2)
 # Damped steps: the longest one in log-parameters, at first and at most.
 LONGEST_STEP = 1.0
 # Where gradients are of changing sites, steps shrink like this power of the round.
@@ -73,6 +76,13 @@ class _Log:
         """Largest entry of the projected gradient."""
         return projected(self.points[index], self.seen[index].gradient, self.lower, self.upper)
 
+    def rounding(self) -> bool:
+        """Whether the search ended because values cannot be told apart any more."""
+        n_last, same, small = ROUNDING
+        values = [seen.value for seen in self.seen[-n_last:]]
+        close = len(values) == n_last and max(values) - min(values) <= same
+        return close and self.size(-1) <= small
+
     def end(self, index: int, tol: float) -> Minimum:
         seen = self.seen[index]
         return Minimum(
@@ -105,11 +115,12 @@ def minimise_by_replay(
     happening it goes on with damped steps.
     """
     log = _Log(lower, upper)
-    begin, restarts = np.clip(start, lower, upper), 0
+    begin, restarts, ended = np.clip(start, lower, upper), 0, False
     known: dict[bytes, Seen] = {}
     while len(log.points) < max_evaluations:
         missing = _replay(known, begin, lower, upper, tol)
         if missing is None:
+            ended = log.rounding()
             break
         seen = yield from evaluate(missing)
         if known and seen.responders != next(iter(known.values())).responders:
@@ -125,7 +136,8 @@ def minimise_by_replay(
             return log.end(len(log.points) - 1, tol)
     last = log.seen[-1].responders
     same = [i for i, seen in enumerate(log.seen) if seen.responders == last]
-    return log.end(min(same, key=lambda i: log.seen[i].value), tol)
+    found = log.end(min(same, key=lambda i: log.seen[i].value), tol)
+    return found._replace(converged=found.converged or ended)
 
 
 def _replay(

@@ -49,10 +49,11 @@ class FGPR(CurveEstimator):
         or always but pulled to the shared ones. They stay at the site.
     n_priors : int or None
         Number of priors in a mixture over sites; None chooses it by BIC up to `max_priors`.
-    normalize_y : bool
-        Standardise each site's outcome by its own mean and standard deviation.
+    normalize_y : True, "mean" or False
+        Standardise each site's outcome by its own mean and standard deviation; by its mean only,
+        so that the scale is shared (better for sites of few rows in the same units); or not.
     mean : "zero", "constant" or "linear"
-        Mean function of each site's standardised outcome, with a vague prior.
+        Mean function of each site's standardised outcome, with a vague prior ("zero": none).
     max_points : int
         Larger sites are trained on random pieces of this size and predicted from the nearest
         rows (`large_sites="neighbours"`) or a random subset ("subset").
@@ -85,7 +86,7 @@ class FGPR(CurveEstimator):
         n_priors=1,
         max_priors=4,
         normalize_y=True,
-        mean="zero",
+        mean="constant",
         max_points=500,
         large_sites="neighbours",
         init="auto",
@@ -138,6 +139,7 @@ class FGPR(CurveEstimator):
     def _check_parameters(self) -> None:
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
         check_choice("personalise", self.personalise, PERSONALISE)
+        check_choice("normalize_y", self.normalize_y, (True, "mean", False))
         check_choice("mean", self.mean, ("zero", "constant", "linear"))
         check_choice("large_sites", self.large_sites, ("neighbours", "subset"))
         check_choice("schedule", self.schedule, ("cosine", "inverse-sqrt", "inverse"))
@@ -176,13 +178,15 @@ class FGPR(CurveEstimator):
         """Fitted attributes from the program's named arrays."""
         result = outcome.result
         self.n_features_in_ = len(result["spread"])
-        spec = default_spec(result["spread"]) if self.kernel is None else to_spec(self.kernel)
+        self._outcome = result["outcome"]
+        spec = default_spec(result["spread"], float(self._outcome[3]))
+        if self.kernel is not None:
+            spec = to_spec(self.kernel)
         self._form = form_of(spec, self.n_features_in_)
         self.theta_, self.weights_ = result["theta"], result["weights"]
         self.n_priors_ = len(self.weights_)
         self.kernels_ = [self._kernel(theta) for theta in self.theta_]
         self.kernel_ = self.kernels_[0]
-        self._population = result["population"]
         self._site_loglik, self._site_rows = result["site_loglik"], result["site_rows"]
         self.own_ = result["site_own"] > 0
         self.log_marginal_likelihood_ = float(np.nansum(self._site_loglik))
@@ -242,7 +246,7 @@ class FGPR(CurveEstimator):
 
     def _prior_curve(self) -> SiteCurve:
         """What is known of a site without rows."""
-        location, scale, between = map(float, self._population)
+        location, scale, between, _ = map(float, self._outcome)
         d = self.n_features_in_
         return SiteCurve(
             self._form,
@@ -263,7 +267,7 @@ class FGPR(CurveEstimator):
             return self._prior_curve()
         location, scale, varies = standardisation(site, self.normalize_y)
         if not varies[0]:
-            location, scale = self._population[:1], self._population[1:2]
+            location, scale = self._outcome[:1], self._outcome[1:2]
         centre, spread = input_frame(site)
         return SiteCurve(
             self._form,

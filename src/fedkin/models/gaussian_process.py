@@ -17,7 +17,7 @@ growing jitter, which is recorded.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from fedkin.randomness import name_keys, row_uniforms
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
+Normalize = bool | Literal["mean"]
 
 # Doubles of one covariance array handled at once: a few of them fit into the second-level cache.
 CHUNK_ELEMENTS = 1 << 16
@@ -94,7 +95,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-    clients: Federation, normalize_y: bool = True, mean: str = "zero", max_points: int = 500
+    clients: Federation, normalize_y: Normalize = True, mean: str = "zero", max_points: int = 500
 ) -> Prepared:
     """Standardise, cut clients of more than `max_points` rows into random pieces, and pack."""
     if clients.y is None:
@@ -120,18 +121,28 @@ def prepare(
 
 
 def standardisation(
-    clients: Federation, normalize_y: bool
+    clients: Federation, normalize_y: Normalize
 ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """Location and scale (m,) of every client's outcome, and whether it can be learnt from."""
+    """Location and scale (m,) of every client's outcome, and whether it can be learnt from.
+
+    `normalize_y` is True (own mean and standard deviation), "mean" (own mean only) or False.
+    """
     m = clients.n_clients
-    if not normalize_y:
+    if normalize_y is False:
         return np.zeros(m), np.ones(m), clients.sizes > 0
+    location, spread = outcome_moments(clients)
+    if normalize_y == "mean":
+        return location, np.ones(m), clients.sizes > 1
+    varies = spread > 1e-12 * np.maximum(np.abs(location), 1e-300)
+    return location, np.where(varies, spread, 1.0), varies
+
+
+def outcome_moments(clients: Federation) -> tuple[Floats, Floats]:
+    """Mean and standard deviation of every client's outcome, (m,)."""
     assert clients.y is not None
     location = _means(clients, clients.y[:, None])[:, 0]
     squares = (clients.y - location[clients.owner]) ** 2
-    spread = np.sqrt(_means(clients, squares[:, None])[:, 0])
-    varies = spread > 1e-12 * np.maximum(np.abs(location), 1e-300)
-    return location, np.where(varies, spread, 1.0), varies
+    return location, np.sqrt(_means(clients, squares[:, None])[:, 0])
 
 
 def _means(clients: Federation, rows: Floats) -> Floats:

@@ -39,7 +39,7 @@ DEFAULT_BOUNDS = (1e-5, 1e5)
 SMOOTHNESS = (0.5, 1.5, 2.5, np.inf)
 # Bounds of the default kernel: scale, length scale in units of the feature's spread, noise.
 SCALE_BOUNDS = (1e-4, 1e4)
-LENGTH_BOUNDS = (1e-2, 1e3)
+LENGTH_BOUNDS = (1e-2, 1e4)
 NOISE_BOUNDS = (1e-8, 1e2)
 DEFAULT_NOISE = 0.1
 # Nested deeper than any kernel a person writes; a message that is deeper is an attack.
@@ -80,17 +80,21 @@ class Form(NamedTuple):
         return np.array([name == "constant_value" for name in self.names], dtype=bool)
 
 
-def default_spec(spread: Floats) -> Spec:
-    """ARD RBF times scale plus noise; length scales start at the features' spread times sqrt d."""
+def default_spec(spread: Floats, variance: float = 1.0) -> Spec:
+    """ARD RBF times scale plus noise for outcomes of that variance.
+
+    Length scales start at the features' spread times the root of their number.
+    """
     spread = np.where(spread > 0, spread, 1.0)
     length = spread * np.sqrt(len(spread))
     bounds = [[float(s * low) for low in LENGTH_BOUNDS] for s in spread]
     signal = {
         "kernel": "Product",
-        "k1": _leaf("ConstantKernel", 1.0, list(SCALE_BOUNDS)),
+        "k1": _leaf("ConstantKernel", variance, [variance * bound for bound in SCALE_BOUNDS]),
         "k2": _leaf("RBF", [float(v) for v in length], bounds),
     }
-    noise = _leaf("WhiteKernel", DEFAULT_NOISE, list(NOISE_BOUNDS))
+    bounds = [variance * bound for bound in NOISE_BOUNDS]
+    noise = _leaf("WhiteKernel", variance * DEFAULT_NOISE, bounds)
     return {"kernel": "Sum", "k1": signal, "k2": noise}
 
 
