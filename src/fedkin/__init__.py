@@ -13,8 +13,13 @@ __version__ = "0.1.0"
 _HOMES = {
     "Federation": "fedkin.federation",
     "FederationError": "fedkin.frames",
+    "CoKriging": "fedkin.estimators",
     "FGPR": "fedkin.estimators",
+    "FedAvgNetwork": "fedkin.estimators",
+    "FedAvgPolynomial": "fedkin.estimators",
     "FMLR": "fedkin.estimators",
+    "LocalGP": "fedkin.estimators",
+    "PooledGP": "fedkin.estimators",
     "InProcess": "fedkin.engines",
     "Rules": "fedkin.engines",
     "Standardizer": "fedkin.estimators",

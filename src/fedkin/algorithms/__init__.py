@@ -15,6 +15,7 @@ _PLACES = {
     "fedgrem": ("fedkin.algorithms.fedgrem", "FEDGREM"),
     "standardizer": ("fedkin.algorithms.standardizer", "STANDARDIZER"),
     "fgpr": ("fedkin.algorithms.fgpr", "FGPR"),
+    "fedavg": ("fedkin.algorithms.fedavg", "FEDAVG"),
     "consensus_lasso": ("fedkin.algorithms.consensus", "CONSENSUS_LASSO"),
 }
 

@@ -200,11 +200,7 @@ def _personal(
     if rows < (2 if how == "own" else 1):
         return None
     data = cache.data.take(np.array([k]))
-    starts = [shared] if how == "map" else [shared, *_other_starts(cache.form, shared)]
-    prior = PERSONAL_SPREAD if how == "map" else np.inf
-    bounds = common["lower"], common["upper"]
-    fits = [fit_alone(data, cache.form, start, *bounds, shared, prior) for start in starts]
-    theta = min(fits, key=lambda fit: fit[1])[0]
+    theta = fit_personal(data, cache.form, shared, common["lower"], common["upper"], how)
     found = -float(evaluate(data, cache.form, theta).value[0])
     if how == "choose" and found - loglik <= needed_gain(len(theta), float(rows)):
         return None
@@ -221,6 +217,16 @@ def needed_gain(n_parameters: int, rows: float) -> float:
         return np.inf
     few = n_parameters * (n_parameters + 1.0) / spare
     return 0.5 * n_parameters * float(np.log(rows)) + few
+
+
+def fit_personal(
+    data: Prepared, form: Form, shared: Floats, lower: Floats, upper: Floats, how: str
+) -> Floats:
+    """The best of a client's fits from the shared and another start; "map" pulls to the shared."""
+    starts = [shared] if how == "map" else [shared, *_other_starts(form, shared)]
+    prior = PERSONAL_SPREAD if how == "map" else np.inf
+    fits = [fit_alone(data, form, start, lower, upper, shared, prior) for start in starts]
+    return min(fits, key=lambda fit: fit[1])[0]
 
 
 def _other_starts(form: Form, shared: Floats) -> list[Floats]:

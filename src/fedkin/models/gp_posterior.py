@@ -8,6 +8,7 @@ from a random subset.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -64,6 +65,53 @@ def prior_variance(form: Form, theta: Floats, X: Floats) -> Floats:
         return np.asarray(from_spec(form.spec).clone_with_theta(theta).diag(X))
     full = form.fast.fill(theta)
     return np.full(len(X), np.exp(full[0]) + np.exp(full[-1]))
+
+
+@dataclass(frozen=True)
+class Independent:
+    """Outcomes that are independent given a mean and a standard deviation at every row."""
+
+    moments: Callable[[Floats], tuple[Floats, Floats]]
+
+    def predict(self, X: Floats) -> tuple[Floats, Floats]:
+        """Mean and standard deviation of new outcomes."""
+        return self.moments(X)
+
+    def log_density(self, X: Floats, y: Floats) -> Floats:
+        """Log predictive density of every outcome."""
+        mean, std = self.moments(X)
+        density: Floats = -0.5 * (LOG_2PI + ((y - mean) / std) ** 2) - np.log(std)
+        return density
+
+    def sample(self, X: Floats, n_samples: int, rng: np.random.Generator) -> Floats:
+        """Samples, (n, n_samples)."""
+        mean, std = self.moments(X)
+        return mean[:, None] + std[:, None] * rng.normal(size=(len(X), n_samples))
+
+
+@dataclass(frozen=True)
+class Rescaled:
+    """A curve of standardised outcomes in a site's own units."""
+
+    curve: SiteCurve
+    location: float
+    scale: float
+
+    def predict(self, X: Floats) -> tuple[Floats, Floats]:
+        """Mean and standard deviation of new outcomes."""
+        mean, std = self.curve.predict(X)
+        return self.location + self.scale * mean, self.scale * std
+
+    def log_density(self, X: Floats, y: Floats) -> Floats:
+        """Log predictive density of every outcome."""
+        standard = (y - self.location) / self.scale
+        density: Floats = self.curve.log_density(X, standard) - np.log(self.scale)
+        return density
+
+    def sample(self, X: Floats, n_samples: int, rng: np.random.Generator) -> Floats:
+        """Joint samples, (n, n_samples)."""
+        drawn: Floats = self.location + self.scale * self.curve.sample(X, n_samples, rng)
+        return drawn
 
 
 @dataclass(frozen=True)
