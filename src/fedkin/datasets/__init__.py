@@ -12,6 +12,15 @@ from fedkin.datasets.fetched import (
     load_cifar10_two_classes,
     load_fashion_mnist,
     load_mnist,
+from fedkin.datasets.fgpr import (
+    GaussianSites,
+    MultiFidelity,
+    TurbofanSplit,
+    make_gaussian_sites,
+    make_multi_fidelity,
+    turbofan_noise_floor,
+    turbofan_split,
+    two_kinds_of_priors,
 )
 from fedkin.datasets.fmlr import RegressionGroups, contaminate_sites, make_regression_groups
 from fedkin.datasets.shipped import PenDigits, Turbofan, load_pendigits, load_turbofan
@@ -20,9 +29,12 @@ __all__ = [
     "DataMissing",
     "Images",
     "PenDigits",
+    "GaussianSites",
+    "MultiFidelity",
     "RegressionGroups",
     "SimulatedMixture",
     "Turbofan",
+    "TurbofanSplit",
     "contaminate_sites",
     "data_folder",
     "load_cifar10_two_classes",
@@ -31,6 +43,11 @@ __all__ = [
     "load_pendigits",
     "load_turbofan",
     "make_gaussian_mixtures",
+    "make_gaussian_sites",
+    "make_multi_fidelity",
     "make_regression_groups",
     "make_regression_mixtures",
+    "turbofan_noise_floor",
+    "turbofan_split",
+    "two_kinds_of_priors",
 ]
