@@ -25,6 +25,9 @@ MOST_RESTARTS = 5
 # A line search that finds nothing better has come to the rounding of the values: the last
 # evaluations agree to this, and no entry of the gradient is larger than that.
 ROUNDING = (5, 1e-6, 1e-2)
+# Length of L-BFGS's first step in log-parameters. Five lengths from .3 to 1.5 were compared on 40
+# simulated federations: 15 to 16 evaluations on average with each, the worst case is least here.
+FIRST_STEP = 0.5
 # Damped steps: the longest one in log-parameters, at first and at most.
 LONGEST_STEP = 1.0
 # Where gradients are of changing sites, steps shrink like this power of the round.
@@ -146,13 +149,24 @@ def _replay(
     """The first point L-BFGS wants that is not known; None when it has come to its end."""
     from scipy.optimize import minimize
 
+    # Within bounds L-BFGS-B's first step is the gradient itself, so its length is set by scaling.
+    first = known.get(begin.tobytes())
+    length = tol if first is None else max(float(np.linalg.norm(first.gradient)), tol)
+    scale = FIRST_STEP / length
+
     def look_up(point: Floats) -> tuple[float, Floats]:
         key = point.tobytes()
         if key not in known:
             raise _NotKnown(point.copy())
-        return known[key].value, known[key].gradient
+        return scale * known[key].value, scale * known[key].gradient
 
-    options = {"ftol": 0.0, "gtol": tol, "maxcor": MEMORY, "maxiter": 10_000, "maxfun": 10_000}
+    options = {
+        "ftol": 0.0,
+        "gtol": tol * scale,
+        "maxcor": MEMORY,
+        "maxiter": 10_000,
+        "maxfun": 10_000,
+    }
     try:
         minimize(
             look_up,

@@ -37,13 +37,6 @@ class CurveEstimator(RegressorMixin, FederatedEstimator):
     def _curve(self, name: str) -> Curve:
         raise NotImplementedError
 
-    def _federation(self, X: Any, y: Any, groups: Any) -> Federation | None:
-        made = super()._federation(X, y, groups)
-        if isinstance(X, Federation):
-            # Rows to predict may come as a plain array; scikit-learn would miss the names.
-            del self.feature_names_in_
-        return made
-
     def predict(self, X, groups=None, return_std=False):
         """Expected outcome of each row at its site; with `return_std` also the standard deviation
         of a new outcome (noise included)."""

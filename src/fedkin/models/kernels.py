@@ -32,8 +32,10 @@ NUMBERS: dict[str, tuple[str, ...]] = {
 PARTS: dict[str, tuple[str, ...]] = {
     "Sum": ("k1", "k2"),
     "Product": ("k1", "k2"),
-    "Exponentiation": ("kernel",),
+    "Exponentiation": ("base",),
 }
+# scikit-learn's name of a part where the grammar needs another.
+ATTRIBUTES = {"base": "kernel"}
 UNBOUNDED = {"nu", "exponent"}
 DEFAULT_BOUNDS = (1e-5, 1e5)
 SMOOTHNESS = (0.5, 1.5, 2.5, np.inf)
@@ -112,7 +114,7 @@ def to_spec(kernel: Any) -> Spec:
     _allowed(kind)
     spec: dict[str, Any] = {"kernel": kind}
     for part in PARTS.get(kind, ()):
-        spec[part] = to_spec(getattr(kernel, part))
+        spec[part] = to_spec(getattr(kernel, ATTRIBUTES.get(part, part)))
     for name in NUMBERS.get(kind, ()):
         spec[name] = _plain(getattr(kernel, name))
         if name not in UNBOUNDED:
@@ -134,7 +136,8 @@ def from_spec(spec: Spec) -> Any:
     for name, value in arguments.items():
         if name.endswith("_bounds") and isinstance(value, list):
             arguments[name] = np.array(value) if np.ndim(value) == 2 else tuple(value)
-    arguments |= {part: from_spec(spec[part]) for part in PARTS.get(kind, ())}
+    for part in PARTS.get(kind, ()):
+        arguments[ATTRIBUTES.get(part, part)] = from_spec(spec[part])
     return getattr(kernels, kind)(**arguments)
 
 
