@@ -16,7 +16,8 @@ import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotri
 
 from fedkin.federation import Federation
-from fedkin.models.gaussian_process import evaluate, prepare
+from fedkin.models.gaussian_process import evaluate
+from fedkin.models.gp_rows import prepare
 from fedkin.models.kernels import default_spec, form_of
 
 N_SITES = 100

@@ -37,7 +37,8 @@ from fedkin.estimators import (
     PooledGP,
 )
 from fedkin.federation import Federation
-from fedkin.models.gaussian_process import evaluate, prepare
+from fedkin.models.gaussian_process import evaluate
+from fedkin.models.gp_rows import prepare
 from fedkin.models.kernels import form_of, to_spec
 
 HERE = Path(__file__).parent

@@ -18,7 +18,8 @@ from fedkin.datasets.fgpr import prior_spec
 from fedkin.engines import InProcess
 from fedkin.estimators import FGPR, CoKriging, FedAvgPolynomial, LocalGP, PooledGP
 from fedkin.federation import Federation
-from fedkin.models.gaussian_process import evaluate, prepare
+from fedkin.models.gaussian_process import evaluate
+from fedkin.models.gp_rows import prepare
 from fedkin.models.kernels import form_of
 
 PLAIN = {"normalize_y": False, "mean": "zero", "personalise": "posterior"}

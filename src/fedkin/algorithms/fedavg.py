@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from fedkin.federation import Federation
 from fedkin.models.averaged_functions import Network, Polynomial, legendre, whitening_of
-from fedkin.models.gaussian_process import Prepared, input_frame, prepare
+from fedkin.models.gp_rows import Prepared, input_frame, prepare
 from fedkin.protocol import (
     Algorithm,
     Array,

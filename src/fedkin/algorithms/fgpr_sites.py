@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkin.federation import Federation
-from fedkin.models.gaussian_process import (
+from fedkin.models.gaussian_process import evaluate, evaluate_pack
+from fedkin.models.gp_rows import (
     Packed,
     Prepared,
-    evaluate,
-    evaluate_pack,
     input_frame,
     mean_basis,
     outcome_moments,
@@ -135,6 +134,7 @@ class _Batches:
         self.whole = [pack for pack in whole if len(pack.owner)]
         self.large = np.flatnonzero(data.rows > size)
         if len(self.large):
+            assert clients.y is not None
             y = (clients.y - data.location[clients.owner]) / data.scale[clients.owner]
             self.rows = clients.X, y, mean_basis(clients, settings["mean"])
 

@@ -296,7 +296,12 @@ def turbofan_split(
     n_train: int = 60,
     random_state: int = 0,
 ) -> TurbofanSplit:
-    """One sensor of FD001: 60 engines to train, 40 to test, half of each test engine given."""
+    """One sensor of FD001: 60 engines to train, 40 to test, half of each test engine given.
+
+    The paper reports an error of .545 for sensor 2, which lies below the noise of that sensor
+    (`turbofan_noise_floor(2)` is .658 on average, whatever the model): the protocol as stated
+    cannot give it. It would fit sensor 7 (.532).
+    """
     if axis not in ("cycles", "share-of-life-leaky"):
         raise ValueError(f"axis must be 'cycles' or 'share-of-life-leaky', not {axis!r}")
     rng = np.random.default_rng([random_state, sensor])
@@ -310,8 +315,12 @@ def turbofan_split(
         half[rng.permutation(len(x))[: len(x) // 2]] = True
         given[name], asked[name] = (x[half], y[half]), (x[~half], y[~half])
     train = {names[i]: engines[names[i]] for i in sorted(order[:n_train])}
-    made = (Federation.from_clients(part) for part in (train, given, asked))
-    return TurbofanSplit(*made, leaky=axis != "cycles")
+    return TurbofanSplit(
+        Federation.from_clients(train),
+        Federation.from_clients(given),
+        Federation.from_clients(asked),
+        leaky=axis != "cycles",
+    )
 
 
 def turbofan_noise_floor(sensor: int, difference: int = 1) -> Floats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from sklearn.base import clone
@@ -14,8 +14,8 @@ from fedkin.algorithms.fedavg import FEDAVG as ALGORITHM
 from fedkin.estimators.curves import CurveEstimator
 from fedkin.federation import Federation
 from fedkin.models.averaged_functions import Network, Polynomial, legendre
-from fedkin.models.gaussian_process import standardisation
 from fedkin.models.gp_posterior import Independent
+from fedkin.models.gp_rows import standardisation
 from fedkin.tables import Summary, Table
 
 # Share of the sites held out to choose degree or depth.
@@ -48,7 +48,7 @@ class _FedAvgCurve(CurveEstimator):
         """The size with the least error at training sites that were left out."""
         if federation is None:
             raise ValueError(f"{self._size}=None needs the rows of all sites in this process")
-        by = "clients" if federation.n_clients >= 4 else "rows"
+        by: Literal["clients", "rows"] = "clients" if federation.n_clients >= 4 else "rows"
         train, test = federation.split(HELD_OUT, by, 0)
         errors = []
         for size in self._candidates:

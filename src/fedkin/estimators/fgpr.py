@@ -12,10 +12,11 @@ from sklearn.utils.validation import check_is_fitted
 from fedkin.algorithms.fgpr import FGPR as ALGORITHM
 from fedkin.algorithms.fgpr_mixture import expectation
 from fedkin.estimators.base import check_choice
-from fedkin.estimators.curves import CurveEstimator
+from fedkin.estimators.curves import Curve, CurveEstimator
 from fedkin.federation import Federation
-from fedkin.models.gaussian_process import evaluate, input_frame, prepare, standardisation
+from fedkin.models.gaussian_process import evaluate
 from fedkin.models.gp_posterior import SiteCurve
+from fedkin.models.gp_rows import input_frame, prepare, standardisation
 from fedkin.models.kernels import default_spec, form_of, from_spec, to_spec, with_theta
 from fedkin.tables import Summary, Table
 
@@ -233,7 +234,7 @@ class FGPR(CurveEstimator):
 
     # ------------------------------------------------------------ sites
 
-    def _curve(self, name: str) -> SiteCurve:
+    def _curve(self, name: str) -> Curve:
         if name not in self._curves:
             k = self._position.get(name)
             if k is None or self._memories is None or self._data is None:

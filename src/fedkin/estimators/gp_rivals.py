@@ -13,8 +13,8 @@ from fedkin.estimators.curves import CurveEstimator
 from fedkin.estimators.fgpr import FGPR
 from fedkin.federation import Federation
 from fedkin.models.cokriging import fit_cokriging
-from fedkin.models.gaussian_process import prepare, standardisation
 from fedkin.models.gp_posterior import Independent, Rescaled, SiteCurve
+from fedkin.models.gp_rows import prepare, standardisation
 from fedkin.protocol import Traffic
 from fedkin.tables import Summary, Table
 

@@ -18,13 +18,8 @@ from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 from scipy.special import logsumexp
 
-from fedkin.models.gaussian_process import (
-    LOG_2PI,
-    basis_at,
-    cholesky,
-    correlation,
-    squared_distances,
-)
+from fedkin.models.gaussian_process import LOG_2PI, cholesky, correlation, squared_distances
+from fedkin.models.gp_rows import basis_at
 from fedkin.models.kernels import Form, from_spec
 
 Floats = NDArray[np.float64]

@@ -95,8 +95,8 @@ def default_spec(spread: Floats, variance: float = 1.0) -> Spec:
         "k1": _leaf("ConstantKernel", variance, [variance * bound for bound in SCALE_BOUNDS]),
         "k2": _leaf("RBF", [float(v) for v in length], bounds),
     }
-    bounds = [variance * bound for bound in NOISE_BOUNDS]
-    noise = _leaf("WhiteKernel", variance * DEFAULT_NOISE, bounds)
+    quiet = [variance * bound for bound in NOISE_BOUNDS]
+    noise = _leaf("WhiteKernel", variance * DEFAULT_NOISE, quiet)
     return {"kernel": "Sum", "k1": signal, "k2": noise}
 
 

@@ -14,8 +14,9 @@ from sklearn.gaussian_process.kernels import (
 )
 
 from fedkin.federation import Federation
-from fedkin.models.gaussian_process import evaluate, prepare
+from fedkin.models.gaussian_process import evaluate
 from fedkin.models.gp_posterior import SiteCurve
+from fedkin.models.gp_rows import prepare
 from fedkin.models.kernels import default_spec, form_of, from_spec, to_spec, with_theta
 
 NOISE = WhiteKernel(0.2)
