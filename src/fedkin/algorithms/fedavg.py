@@ -125,11 +125,12 @@ def _local_steps(clients, cache, settings, common, personal, memory, keys):
     theta = np.tile(common["theta"], (len(clients), 1))
     error = np.zeros(len(clients))
     for pack in cache.data.packs:
-        X, weights = _inputs(pack.X, common["frame"]), _weights(pack)
+        inputs = curve.inputs(_inputs(pack.X, common["frame"]))
+        weights = _weights(pack)
         mine = theta[pack.owner]
-        error[pack.owner] = (weights * (curve.values(X, mine) - pack.y) ** 2).sum(axis=1)
+        error[pack.owner] = (weights * (curve.values(inputs, mine) - pack.y) ** 2).sum(axis=1)
         for _ in range(settings["local_steps"]):
-            mine = mine - common["rate"] * curve.gradient(X, pack.y, weights, mine)
+            mine = mine - common["rate"] * curve.gradient(inputs, pack.y, weights, mine)
         theta[pack.owner] = mine
     return {"theta": theta, "error": error, "rows": cache.data.rows}, memory
 

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from fedkin.algorithms.fedavg import FEDAVG as ALGORITHM
 from fedkin.estimators.curves import CurveEstimator
 from fedkin.federation import Federation
-from fedkin.models.averaged_functions import Network, Polynomial, legendre
+from fedkin.models.averaged_functions import Network, legendre
 from fedkin.models.gp_posterior import Independent
 from fedkin.models.gp_rows import standardisation
 from fedkin.tables import Summary, Table
@@ -142,8 +142,7 @@ class FedAvgPolynomial(_FedAvgCurve):
         self.engine = engine
 
     def _values(self, Z: np.ndarray) -> np.ndarray:
-        basis = np.eye(legendre(Z[:1], self.size_).shape[1])
-        return Polynomial(self.size_, basis).values(Z[None], self.theta_[None])[0]
+        return legendre(Z, self.size_) @ self.theta_
 
 
 class FedAvgNetwork(_FedAvgCurve):

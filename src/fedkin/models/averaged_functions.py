@@ -1,8 +1,8 @@
 """Functions with one vector of parameters, to be averaged over clients: polynomial and network.
 
 Both take inputs brought to about [-1, 1] and return values and the gradient of the mean squared
-error, batched over clients: rows X (k, w, d), parameters (k, p), weights (k, w) that are 1/n on
-a client's rows and 0 on padding.
+error, batched over clients: `inputs` of rows (k, w, d), parameters (k, p), weights (k, w) that
+are 1/n on a client's rows and 0 on padding.
 """
 
 from __future__ import annotations
@@ -24,19 +24,18 @@ class Polynomial(NamedTuple):
     degree: int
     whitening: Floats
 
-    def columns(self, X: Floats) -> Floats:
+    def inputs(self, X: Floats) -> Floats:
         """Basis (..., t) at rows (..., d)."""
         return legendre(X, self.degree) @ self.whitening
 
-    def values(self, X: Floats, theta: Floats) -> Floats:
+    def values(self, inputs: Floats, theta: Floats) -> Floats:
         """Function values (k, w)."""
-        return np.einsum("kwt,kt->kw", self.columns(X), theta)
+        return np.einsum("kwt,kt->kw", inputs, theta)
 
-    def gradient(self, X: Floats, y: Floats, weights: Floats, theta: Floats) -> Floats:
+    def gradient(self, inputs: Floats, y: Floats, weights: Floats, theta: Floats) -> Floats:
         """Gradient of half the mean squared error, (k, t)."""
-        columns = self.columns(X)
-        error = weights * (np.einsum("kwt,kt->kw", columns, theta) - y)
-        return np.einsum("kwt,kw->kt", columns, error)
+        error = weights * (self.values(inputs, theta) - y)
+        return np.einsum("kwt,kw->kt", inputs, error)
 
 
 def legendre(X: Floats, degree: int) -> Floats:
@@ -82,9 +81,13 @@ class Network(NamedTuple):
         parts = np.split(theta, cuts, axis=1)
         return [part.reshape(len(theta), *shape) for part, shape in zip(parts, self.shapes)]
 
-    def values(self, X: Floats, theta: Floats) -> Floats:
+    def inputs(self, X: Floats) -> Floats:
+        """The rows themselves."""
+        return X
+
+    def values(self, inputs: Floats, theta: Floats) -> Floats:
         """Function values (k, w)."""
-        return self._forward(X, self.layers(theta))[-1][..., 0]
+        return self._forward(inputs, self.layers(theta))[-1][..., 0]
 
     def _forward(self, X: Floats, layers: list[Floats]) -> list[Floats]:
         states = [X]
@@ -93,10 +96,10 @@ class Network(NamedTuple):
             states.append(total if number == len(layers) - 1 else np.tanh(total))
         return states
 
-    def gradient(self, X: Floats, y: Floats, weights: Floats, theta: Floats) -> Floats:
+    def gradient(self, inputs: Floats, y: Floats, weights: Floats, theta: Floats) -> Floats:
         """Gradient of half the mean squared error, (k, p), by backpropagation."""
         layers = self.layers(theta)
-        states = self._forward(X, layers)
+        states = self._forward(inputs, layers)
         back = (weights * (states[-1][..., 0] - y))[..., None]
         parts: list[Floats] = []
         for number in range(len(layers) - 1, -1, -1):
