@@ -200,7 +200,7 @@ def _basis(replies: Replies) -> tuple[Floats, float]:
     rows = np.maximum(replies["rows"], 1.0)
     basis = whitening_of(replies.total("gram") / rows.sum())
     own = basis.T @ (replies["gram"] / rows[:, None, None]) @ basis
-    return basis, float(np.linalg.eigvalsh(own)[:, -1].max())
+    return basis, max(float(np.linalg.eigvalsh(own)[:, -1].max()), 1e-12)
 
 
 def _rounds(theta: Floats, common: Arrays, settings: Settings) -> Server:

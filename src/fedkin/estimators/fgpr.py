@@ -261,12 +261,15 @@ class FGPR(CurveEstimator):
             between=between,
         )
 
-    def _conditioned(self, site: Federation, theta: np.ndarray, weights: np.ndarray) -> SiteCurve:
-        """The curve of one site given its rows."""
+    def _conditioned(
+        self, site: Federation, theta: np.ndarray, weights: np.ndarray, normalize_y: Any = None
+    ) -> SiteCurve:
+        """The curve of one site given its rows, standardised as in the fit unless told."""
         X, y = site.client(0)
         if not len(X) or y is None:
             return self._prior_curve()
-        location, scale, varies = standardisation(site, self.normalize_y)
+        normalize_y = self.normalize_y if normalize_y is None else normalize_y
+        location, scale, varies = standardisation(site, normalize_y)
         if not varies[0]:
             location, scale = self._outcome[:1], self._outcome[1:2]
         centre, spread = input_frame(site)
@@ -300,9 +303,6 @@ class FGPR(CurveEstimator):
     def summary(self) -> Summary:
         """Priors, sites and account as tables; prints as text, shows as HTML."""
         check_is_fitted(self)
-        priors = {"prior": np.arange(self.n_priors_), "weight": self.weights_}
-        for j, name in enumerate(_parameter_names(self._form.names)):
-            priors[name] = np.exp(self.theta_[:, j])
         sites: dict[str, Any] = {"site": self.client_names_, "rows": self._site_rows}
         if hasattr(self, "labels_"):
             sites["prior"] = self.labels_
@@ -312,7 +312,7 @@ class FGPR(CurveEstimator):
         if hasattr(self, "jitter_"):
             sites["jitter"] = self.jitter_
         tables = {
-            "priors": Table(priors, "Shared hyper-parameters"),
+            "priors": self._prior_table(),
             "sites": Table(sites, "Sites"),
             "choice": self.choice_,
             "traffic": self._traffic_table(),
@@ -322,6 +322,12 @@ class FGPR(CurveEstimator):
             f"log likelihood {self.log_marginal_likelihood_:.6g}"
         )
         return Summary(title, tables, self._notes())
+
+    def _prior_table(self) -> Table:
+        priors = {"prior": np.arange(self.n_priors_), "weight": self.weights_}
+        for j, name in enumerate(_parameter_names(self._form.names)):
+            priors[name] = np.exp(self.theta_[:, j])
+        return Table(priors, "Shared hyper-parameters")
 
     def _notes(self) -> list[str]:
         optimizer = self._settings()["optimizer"]

@@ -13,7 +13,7 @@ from fedkin.estimators.curves import CurveEstimator
 from fedkin.estimators.fgpr import FGPR
 from fedkin.federation import Federation
 from fedkin.models.cokriging import fit_cokriging
-from fedkin.models.gp_posterior import Independent, Rescaled, SiteCurve
+from fedkin.models.gp_posterior import Independent, Rescaled
 from fedkin.models.gp_rows import prepare, standardisation
 from fedkin.protocol import Traffic
 from fedkin.tables import Summary, Table
@@ -107,18 +107,11 @@ class PooledGP(_GPRival):
         pool = Federation.from_clients({POOL: (federation.X, outcome)})
         settings = {**self._settings(), "normalize_y": False, "personalise": "posterior"}
         self._read(self._run(ALGORITHM, settings, pool), pool)
-        self._pool = self._conditioned_pool(pool)
+        self._pool = self._conditioned(pool, self.theta_, self.weights_, normalize_y=False)
         self._units = {n: (location[k], scale[k]) for k, n in enumerate(federation.names)}
         self._typical = (float(location.mean()), float(np.sqrt(np.mean(scale**2))))
         self.client_names_ = np.array(federation.names, dtype=object)
         return self
-
-    def _conditioned_pool(self, pool: Federation) -> SiteCurve:
-        normalize, self.normalize_y = self.normalize_y, False
-        try:
-            return self._conditioned(pool, self.theta_, self.weights_)
-        finally:
-            self.normalize_y = normalize
 
     def _curve(self, name: str) -> Rescaled:
         return Rescaled(self._pool, *self._units.get(name, self._typical))
@@ -133,13 +126,11 @@ class PooledGP(_GPRival):
 
     def summary(self) -> Summary:
         """The pooled fit as tables."""
-        whole = super().summary
-        names, self.client_names_ = self.client_names_, np.array([POOL], dtype=object)
-        try:
-            made = whole()
-        finally:
-            self.client_names_ = names
-        return Summary(made.title, made.tables, [SHARED])
+        check_is_fitted(self)
+        sites = {"site": self.client_names_, "units": [self._units[n] for n in self.client_names_]}
+        tables = {"priors": self._prior_table(), "sites": Table(sites, "Location and scale")}
+        title = f"PooledGP: {len(self.client_names_)} sites as one"
+        return Summary(title, tables, [SHARED])
 
 
 class CoKriging(CurveEstimator):

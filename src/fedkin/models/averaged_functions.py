@@ -48,6 +48,8 @@ def legendre(X: Floats, degree: int) -> Floats:
 def whitening_of(gram: Floats) -> Floats:
     """W with W' gram W the identity on what the rows determine (t, t)."""
     values, vectors = np.linalg.eigh(gram)
+    if values[-1] <= 0:
+        return np.eye(len(gram))
     least = LEAST_EIGENVALUE * values[-1]
     whitening: Floats = vectors / np.sqrt(np.maximum(values, least))
     return whitening
