@@ -103,6 +103,12 @@ def test_new_rows_of_a_known_site_replace_its_old_ones():
     np.testing.assert_allclose(model.predict(GRID, np.full(5, "site-1")), -before, atol=1e-6)
 
 
+def test_new_rows_need_the_name_of_their_site():
+    data = make_gaussian_sites(3, 12, random_state=2).federation
+    with pytest.raises(ValueError, match="adapt needs groups"):
+        FGPR().fit(data).adapt(data.X, data.y)
+
+
 def test_an_unseen_site_gets_the_population():
     data = make_gaussian_sites(20, 12, random_state=2).federation
     shifted = replace(data, y=data.y + 100.0)

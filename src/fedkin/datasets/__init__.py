@@ -12,6 +12,7 @@ from fedkin.datasets.fetched import (
     load_cifar10_two_classes,
     load_fashion_mnist,
     load_mnist,
+)
 from fedkin.datasets.fgpr import (
     GaussianSites,
     MultiFidelity,
@@ -27,10 +28,10 @@ from fedkin.datasets.shipped import PenDigits, Turbofan, load_pendigits, load_tu
 
 __all__ = [
     "DataMissing",
-    "Images",
-    "PenDigits",
     "GaussianSites",
+    "Images",
     "MultiFidelity",
+    "PenDigits",
     "RegressionGroups",
     "SimulatedMixture",
     "Turbofan",

@@ -3,11 +3,8 @@
 from fedkin.estimators.fedavg import FedAvgNetwork, FedAvgPolynomial
 from fedkin.estimators.fgpr import FGPR
 from fedkin.estimators.fmlr import FMLR
-from fedkin.estimators.standardizer import Standardizer
-
-__all__ = ["FMLR", "Standardizer"]
-__all__ = ["FGPR", "FMLR"]
 from fedkin.estimators.gp_rivals import CoKriging, LocalGP, PooledGP
+from fedkin.estimators.standardizer import Standardizer
 
 __all__ = [
     "FGPR",
@@ -17,4 +14,5 @@ __all__ = [
     "FedAvgPolynomial",
     "LocalGP",
     "PooledGP",
+    "Standardizer",
 ]

@@ -10,7 +10,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from fedkin.estimators.base import FederatedEstimator
+from fedkin.estimators.base import NOBODY, FederatedEstimator
 from fedkin.federation import Federation
 from fedkin.tables import Table
 
@@ -104,16 +104,14 @@ class CurveEstimator(RegressorMixin, FederatedEstimator):
     def _new_rows(self, X: Any, y: Any, groups: Any) -> Federation:
         """Rows of sites given to `adapt`."""
         if isinstance(X, Federation):
-            clients = X
+            clients = self._with_columns_of_the_fit(X)
         else:
             rows, names = self._rows_and_sites(X, groups)
+            if len(names) and names[0] == NOBODY:
+                raise ValueError("adapt needs groups: the name of the site of each row")
             clients = Federation.from_groups(rows, names, y)
         if clients.y is None:
             raise ValueError("adapt needs the outcome y of the new sites' rows")
-        if clients.n_features != self.n_features_in_:
-            raise ValueError(
-                f"the fit had {self.n_features_in_} features, not {clients.n_features}"
-            )
         return clients
 
     def _travel_note(self) -> str:

@@ -25,12 +25,14 @@ HELD_OUT = 0.25
 class _FedAvgCurve(CurveEstimator):
     """What both have in common; `size` names the parameter that is chosen when it is None."""
 
+    _private = ("_position", "_frame", "_units")
     _model: str
     _size: str
     _candidates: tuple[int, ...]
 
     def fit(self, X=None, y=None, groups=None):
         """Fit to sites: rows X with outcome y and a site name per row, or a Federation."""
+        self._forget()
         federation = self._federation(X, y, groups)
         if federation is not None and federation.y is None:
             raise ValueError(f"{type(self).__name__} needs an outcome y: it is None")

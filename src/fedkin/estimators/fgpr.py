@@ -78,6 +78,18 @@ class FGPR(CurveEstimator):
     the shared priors given its own rows.
     """
 
+    _private = (
+        "_position",
+        "_form",
+        "_outcome",
+        "_site_loglik",
+        "_site_rows",
+        "_site_theta",
+        "_curves",
+        "_data",
+        "_memories",
+    )
+
     def __init__(
         self,
         kernel=None,
@@ -127,6 +139,7 @@ class FGPR(CurveEstimator):
 
     def fit(self, X=None, y=None, groups=None):
         """Fit to sites: rows X with outcome y and a site name per row, or a Federation."""
+        self._forget()
         self._check_parameters()
         federation = self._federation(X, y, groups)
         self._check_data(federation)

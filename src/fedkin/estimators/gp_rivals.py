@@ -94,8 +94,11 @@ class PooledGP(_GPRival):
     change the curve.
     """
 
+    _private = (*FGPR._private, "_pool", "_units", "_typical")
+
     def fit(self, X=None, y=None, groups=None):
         """Fit to sites; they must be in this process."""
+        self._forget()
         self._check_parameters()
         federation = self._federation(X, y, groups)
         self._check_data(federation)
@@ -145,6 +148,8 @@ class CoKriging(CurveEstimator):
         Standardise each level by its own mean and standard deviation.
     """
 
+    _private = ("_units",)
+
     def __init__(self, levels=None, *, normalize_y=True, random_state=None, engine=None):
         self.levels = levels
         self.normalize_y = normalize_y
@@ -153,6 +158,7 @@ class CoKriging(CurveEstimator):
 
     def fit(self, X=None, y=None, groups=None):
         """Fit to sites; they must be in this process."""
+        self._forget()
         federation = self._federation(X, y, groups)
         if federation is None or federation.y is None:
             raise ValueError("CoKriging needs the rows of all sites, with outcomes y")

@@ -53,7 +53,7 @@ def prior_samples(
     """What a site without rows might look like (one feature)."""
     axes = _axes(axes)
     grid = np.linspace(low, high, GRID)[:, None]
-    drawn = model.sample_y(grid, np.full(GRID, "\x00 no such site"), n_samples)
+    drawn = model.sample_y(grid, np.full(GRID, "no such site"), n_samples)
     axes.plot(grid[:, 0], drawn, lw=0.8)
     axes.set(title="Samples of the shared prior, with noise")
     return axes
