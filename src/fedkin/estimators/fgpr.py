@@ -78,7 +78,7 @@ class FGPR(CurveEstimator):
     the shared priors given its own rows.
     """
 
-    _private = (
+    _private: tuple[str, ...] = (
         "_position",
         "_form",
         "_outcome",
