@@ -36,10 +36,12 @@ test: lint
 # Full-size runs behind the promises; results are CSV files beside the scripts.
 accept: .venv/installed-dev
 	$(BIN)/python benchmarks/accept/fmlr.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accept/fgpr.py
 
 bench: .venv/installed-bench
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/fmlr.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gaussian_process.py
 
 clean:
 	rm -rf .venv report.html .pytest_cache .mypy_cache .ruff_cache .hypothesis
