@@ -38,12 +38,14 @@ accept: .venv/installed-dev
 	$(BIN)/python benchmarks/accept/fmlr.py
 	$(BIN)/python benchmarks/accept/fedgrem.py
 	$(BIN)/python benchmarks/accept/odcl.py figure_2 appendix_d few_rows spoilt homogeneous rounds
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accept/fgpr.py
 
 bench: .venv/installed-bench
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/fmlr.py
 	$(BIN)/python benchmarks/mixture_rounds.py
 	$(BIN)/python benchmarks/mixture_fit.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gaussian_process.py
 
 clean:
 	rm -rf .venv report.html .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -20,6 +20,8 @@ _PLACES = {
     "odcl": ("fedkin.algorithms.odcl", "ODCL"),
     "ifca": ("fedkin.algorithms.ifca", "IFCA"),
     "standardizer": ("fedkin.algorithms.standardizer", "STANDARDIZER"),
+    "fgpr": ("fedkin.algorithms.fgpr", "FGPR"),
+    "fedavg": ("fedkin.algorithms.fedavg", "FEDAVG"),
     "consensus_lasso": ("fedkin.algorithms.consensus", "CONSENSUS_LASSO"),
 }
 

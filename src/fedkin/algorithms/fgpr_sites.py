@@ -1,0 +1,269 @@
+"""FGPR at the sites: the client functions, batched over clients."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkin.federation import Federation
+from fedkin.models.gaussian_process import evaluate, evaluate_pack
+from fedkin.models.gp_rows import (
+    Packed,
+    Prepared,
+    input_frame,
+    mean_basis,
+    outcome_moments,
+    prepare,
+)
+from fedkin.models.kernels import Form, default_spec, form_of
+from fedkin.protocol import Array, Arrays, Settings
+from fedkin.randomness import Keys
+
+Floats = NDArray[np.float64]
+
+# A site with fewer rows does not tell location and spread of its rows.
+LEAST_FOR_MOMENTS = 5
+# The theory's constant beside log M in the gradient of the scale.
+THEORY_SHARE = 3.0
+# Longest local step in log-parameters: a stray mini-batch must not throw a site far away.
+LONGEST_LOCAL_STEP = 1.0
+# personalise="map": standard deviation of a site's log-parameters around the shared ones.
+PERSONAL_SPREAD = 1.0
+# Local fits: steps of L-BFGS and size of the projected gradient at which they end.
+LOCAL_STEPS = 200
+LOCAL_TOLERANCE = 1e-6
+ADAM = (0.9, 0.999, 1e-8)
+
+
+class Cache(NamedTuple):
+    """Packed rows and the kernel's form."""
+
+    data: Prepared
+    form: Form
+
+    def take(self, who: Array) -> Cache:
+        """Those of some clients."""
+        return Cache(self.data.take(who), self.form)
+
+
+def prepare_sites(clients: Federation, settings: Settings) -> Cache:
+    """Standardise and pack; read the kernel."""
+    spec = settings["kernel"] or default_spec(np.ones(clients.n_features))
+    data = prepare(clients, settings["normalize_y"], settings["mean"], settings["max_points"])
+    return Cache(data, form_of(spec, clients.n_features))
+
+
+def describe(clients, cache, settings, common, personal, memory, keys):
+    """Size, and where enough rows stand behind them, location and spread."""
+    enough = clients.sizes >= LEAST_FOR_MOMENTS
+    moments = np.stack(outcome_moments(clients), axis=1)
+    _, spread = input_frame(clients)
+    reply = {
+        "rows": cache.data.rows,
+        "features": np.full(len(clients), float(clients.n_features)),
+        "moments": np.where(enough[:, None], moments, 0.0),
+        "spread": np.where(enough[:, None], spread, 0.0),
+    }
+    return reply, memory
+
+
+def likelihood(clients, cache, settings, common, personal, memory, keys):
+    """Value and gradient under every prior."""
+    found = [evaluate(cache.data, cache.form, theta) for theta in common["theta"]]
+    reply = {
+        "value": np.stack([one.value for one in found], axis=1),
+        "gradient": np.stack([one.gradient for one in found], axis=1),
+        "rows": cache.data.rows,
+    }
+    return reply, memory
+
+
+# ------------------------------------------------------------------ local steps (the paper's)
+
+
+def local_steps(clients, cache, settings, common, personal, memory, keys):
+    """E steps on mini-batches from the shared hyper-parameters."""
+    theta = np.tile(common["theta"], (len(clients), 1))
+    first, second = np.zeros_like(theta), np.zeros_like(theta)
+    batches = _Batches(clients, cache, settings)
+    divisor = _divisors(batches.sizes, cache.form, settings["gradient_scaling"])
+    value = np.zeros(len(clients))
+    for number, rate in enumerate(common["rates"], 1):
+        found = batches.evaluate(theta, keys.fold(number))
+        value += found[0] / np.maximum(batches.sizes, 1.0)
+        step = found[1] / divisor
+        if settings["optimizer"] == "adam-restarted":
+            step = _adam(step, first, second, number)
+        step *= rate
+        longest = np.linalg.norm(step, axis=1, keepdims=True) / LONGEST_LOCAL_STEP
+        theta = np.clip(theta - step / np.maximum(longest, 1.0), common["lower"], common["upper"])
+    reply = {"theta": theta, "value": value / len(common["rates"]), "rows": cache.data.rows}
+    return reply, memory
+
+
+def _divisors(sizes: Floats, form: Form, scaling: str) -> Floats:
+    """What gradients are divided by: M, and for the scale in the theory 3 log M."""
+    divisor = np.tile(np.maximum(sizes, 1.0)[:, None], (1, len(form.start)))
+    if scaling == "theory":
+        theory = THEORY_SHARE * np.log(np.maximum(sizes, np.e))
+        divisor[:, form.is_scale] = theory[:, None]
+    return divisor
+
+
+def _adam(gradient: Floats, first: Floats, second: Floats, number: int) -> Floats:
+    """Adam's direction; its averages begin anew in every round."""
+    fade, fade_square, least = ADAM
+    first += (1 - fade) * (gradient - first)
+    second += (1 - fade_square) * (gradient**2 - second)
+    size = np.sqrt(second / (1 - fade_square**number))
+    direction: Floats = first / (1 - fade**number) / (size + least)
+    return direction
+
+
+class _Batches:
+    """Mini-batches: small sites whole, of the others `batch_size` rows drawn anew each step."""
+
+    def __init__(self, clients: Federation, cache: Cache, settings: Settings) -> None:
+        size = settings["batch_size"]
+        data = self.data = cache.data
+        self.form, self.clients, self.size = cache.form, clients, size
+        self.sizes = np.minimum(data.rows, size)
+        whole = [pack.part(data.rows[pack.owner] <= size) for pack in data.packs]
+        self.whole = [pack for pack in whole if len(pack.owner)]
+        self.large = np.flatnonzero(data.rows > size)
+        if len(self.large):
+            assert clients.y is not None
+            y = (clients.y - data.location[clients.owner]) / data.scale[clients.owner]
+            self.rows = clients.X, y, mean_basis(clients, settings["mean"])
+
+    def evaluate(self, theta: Floats, keys: Keys) -> tuple[Floats, Floats]:
+        """Values (m,) and gradients (m, p), each client at its own theta (m, p)."""
+        value, gradient = np.zeros(len(theta)), np.zeros_like(theta)
+        packs = [*self.whole, self._draw(keys)] if len(self.large) else self.whole
+        for pack in packs:
+            found = evaluate_pack(pack, self.form, theta[pack.owner])
+            np.add.at(value, pack.owner, found.value)
+            np.add.at(gradient, pack.owner, found.gradient)
+        return value, gradient
+
+    def _draw(self, keys: Keys) -> Packed:
+        sizes = self.clients.sizes[self.large]
+        order = keys.take(self.large).uniform(int(sizes.max()))
+        order[np.arange(order.shape[1]) >= sizes[:, None]] = 2.0
+        chosen = np.sort(np.argpartition(order, self.size - 1, axis=1)[:, : self.size], axis=1)
+        rows = self.clients.offsets[:-1][self.large][:, None] + chosen
+        X, y, basis = self.rows
+        return Packed(
+            self.large,
+            np.ascontiguousarray(X[rows].transpose(0, 2, 1)),
+            y[rows],
+            np.full(len(self.large), self.size),
+            np.ascontiguousarray(basis[rows].transpose(0, 2, 1)),
+        )
+
+
+# ------------------------------------------------------------------ personal hyper-parameters
+
+
+def settle(clients, cache, settings, common, personal, memory, keys):
+    """The site's place among the priors and, if asked for, hyper-parameters of its own.
+
+    They stay here as memory; what leaves is the log likelihood of what the site now uses and
+    whether it keeps hyper-parameters of its own.
+    """
+    found = [evaluate(cache.data, cache.form, theta) for theta in common["theta"]]
+    value = np.stack([one.value for one in found], axis=1)
+    with np.errstate(divide="ignore"):
+        joint = np.log(common["weights"]) - value
+    top = joint.max(axis=1)
+    share = np.exp(joint - top[:, None])
+    loglik = top + np.log(share.sum(axis=1))
+    share /= share.sum(axis=1, keepdims=True)
+    theta = common["theta"][share.argmax(axis=1)]
+    own = np.zeros(len(clients))
+    for k in range(len(clients) if settings["personalise"] != "posterior" else 0):
+        mine = _personal(cache, k, theta[k], float(loglik[k]), settings["personalise"], common)
+        if mine is not None:
+            theta[k], loglik[k], own[k] = mine[0], mine[1], 1.0
+    jitter = np.max([one.jitter for one in found], axis=0)
+    memory = {"theta": theta, "own": own, "responsibilities": share, "jitter": jitter}
+    return {"loglik": loglik, "own": own, "rows": cache.data.rows}, memory
+
+
+def _personal(
+    cache: Cache, k: int, shared: Floats, loglik: float, how: str, common: Arrays
+) -> tuple[Floats, float] | None:
+    """Own hyper-parameters and their log likelihood, or None to keep the shared ones."""
+    rows = cache.data.rows[k]
+    if rows < (2 if how == "own" else 1):
+        return None
+    data = cache.data.take(np.array([k]))
+    theta = fit_personal(data, cache.form, shared, common["lower"], common["upper"], how)
+    found = -float(evaluate(data, cache.form, theta).value[0])
+    if how == "choose" and found - loglik <= needed_gain(len(theta), float(rows)):
+        return None
+    return theta, found
+
+
+def needed_gain(n_parameters: int, rows: float) -> float:
+    """Log likelihood that own hyper-parameters must gain: BIC, with AICc's term for few rows.
+
+    BIC alone lets sites of less than ten rows fit their noise.
+    """
+    spare = rows - n_parameters - 1.0
+    if spare <= 0:
+        return np.inf
+    few = n_parameters * (n_parameters + 1.0) / spare
+    return 0.5 * n_parameters * float(np.log(rows)) + few
+
+
+def fit_personal(
+    data: Prepared, form: Form, shared: Floats, lower: Floats, upper: Floats, how: str
+) -> Floats:
+    """The best of a client's fits from the shared and another start; "map" pulls to the shared."""
+    starts = [shared] if how == "map" else [shared, *_other_starts(form, shared)]
+    prior = PERSONAL_SPREAD if how == "map" else np.inf
+    fits = [fit_alone(data, form, start, lower, upper, shared, prior) for start in starts]
+    return min(fits, key=lambda fit: fit[1])[0]
+
+
+def _other_starts(form: Form, shared: Floats) -> list[Floats]:
+    """A second start with half the length scales and little noise, against bad optima."""
+    other = shared.copy()
+    names = np.array(form.names)
+    other[names == "length_scale"] -= np.log(2.0)
+    other[names == "noise_level"] = np.minimum(other[names == "noise_level"], np.log(0.01))
+    return [other]
+
+
+def fit_alone(
+    data: Prepared,
+    form: Form,
+    start: Floats,
+    lower: Floats,
+    upper: Floats,
+    centre: Floats,
+    spread: float,
+) -> tuple[Floats, float]:
+    """Hyper-parameters of one client by L-BFGS, with a normal prior unless `spread` is infinite."""
+    from scipy.optimize import minimize
+
+    n = float(data.rows[0])
+
+    def objective(theta: Floats) -> tuple[float, Floats]:
+        found = evaluate(data, form, theta)
+        away = (theta - centre) / spread
+        value = found.value[0] + 0.5 * float(away @ away)
+        return value / n, (found.gradient[0] + away / spread) / n
+
+    found: Any = minimize(
+        objective,
+        np.clip(start, lower, upper),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=np.stack([lower, upper], axis=1),
+        options={"maxiter": LOCAL_STEPS, "gtol": LOCAL_TOLERANCE, "ftol": 1e-12},
+    )
+    return found.x, float(found.fun) * n

@@ -1,0 +1,192 @@
+"""Rivals of FGPR with one curve for all sites: a polynomial or a network by FedAvg."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Literal
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
+
+from fedkin.algorithms.fedavg import FEDAVG as ALGORITHM
+from fedkin.estimators.curves import CurveEstimator
+from fedkin.federation import Federation
+from fedkin.models.averaged_functions import Network, legendre
+from fedkin.models.gp_posterior import Independent
+from fedkin.models.gp_rows import standardisation
+from fedkin.tables import Summary, Table
+
+# Share of the sites held out to choose degree or depth.
+HELD_OUT = 0.25
+
+
+class _FedAvgCurve(CurveEstimator):
+    """What both have in common; `size` names the parameter that is chosen when it is None."""
+
+    _private = ("_position", "_frame", "_units")
+    _model: str
+    _size: str
+    _candidates: tuple[int, ...]
+
+    def fit(self, X=None, y=None, groups=None):
+        """Fit to sites: rows X with outcome y and a site name per row, or a Federation."""
+        self._forget()
+        federation = self._federation(X, y, groups)
+        if federation is not None and federation.y is None:
+            raise ValueError(f"{type(self).__name__} needs an outcome y: it is None")
+        size = getattr(self, self._size)
+        if size is not None and size < 1:
+            raise ValueError(f"{self._size} must be at least 1 or None, not {size}")
+        self.choice_ = Table({self._size: np.zeros(0), "rmse": np.zeros(0)}, "Choice of size")
+        if size is None:
+            size = self._choose(federation)
+        self.size_ = size
+        self._read(self._run(ALGORITHM, self._settings(size), federation), federation)
+        return self
+
+    def _choose(self, federation: Federation | None) -> int:
+        """The size with the least error at training sites that were left out."""
+        if federation is None:
+            raise ValueError(f"{self._size}=None needs the rows of all sites in this process")
+        by: Literal["clients", "rows"] = "clients" if federation.n_clients >= 4 else "rows"
+        train, test = federation.split(HELD_OUT, by, 0)
+        errors = []
+        for size in self._candidates:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                model = clone(self).set_params(**{self._size: size}).fit(train).adapt(test)
+            errors.append(float(np.mean(model.evaluate(test)["rmse"])))
+        columns = {self._size: np.array(self._candidates), "rmse": np.array(errors)}
+        self.choice_ = Table(columns, f"{self._size} chosen on training sites held out")
+        return self._candidates[int(np.argmin(errors))]
+
+    def _settings(self, size: int) -> dict[str, Any]:
+        names = set(ALGORITHM.defaults) & set(self.get_params())
+        settings = {name: getattr(self, name) for name in names}
+        return {**settings, "model": self._model, self._size: size}
+
+    def _read(self, outcome, federation: Federation | None) -> None:
+        result = outcome.result
+        self.theta_, self._frame, self.noise_ = result["theta"], result["frame"], result["noise"]
+        self.n_features_in_ = self._frame.shape[1]
+        self.converged_ = bool(result["converged"])
+        self.history_ = {"error": result["history_error"]}
+        self._units: dict[str, tuple[float, float]] = {}
+        if federation is not None:
+            self._learn_units(federation)
+
+    def _learn_units(self, clients: Federation) -> None:
+        location, scale, _ = standardisation(clients, self.normalize_y)
+        self._units |= {n: (location[k], scale[k]) for k, n in enumerate(clients.names)}
+
+    def _values(self, Z: np.ndarray) -> np.ndarray:
+        raise NotImplementedError
+
+    def _curve(self, name: str) -> Independent:
+        units = np.array(list(self._units.values()) or [(0.0, 1.0)])
+        location, scale = self._units.get(name, units.mean(axis=0))
+
+        def moments(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            mean = self._values((X - self._frame[0]) / self._frame[1])
+            return location + scale * mean, np.full(len(X), scale * max(self.noise_, 1e-12))
+
+        return Independent(moments)
+
+    def adapt(self, X, y=None, groups=None):
+        """Learn the units (mean and standard deviation) of new sites; the curve stays."""
+        check_is_fitted(self)
+        self._learn_units(self._new_rows(X, y, groups))
+        return self
+
+    def summary(self) -> Summary:
+        """The account and, if a size was chosen, its curve."""
+        check_is_fitted(self)
+        title = f"{type(self).__name__}: {len(self.client_names_)} sites, {self._size} {self.size_}"
+        tables = {"choice": self.choice_, "traffic": self._traffic_table()}
+        return Summary(title, tables, [self._travel_note()])
+
+
+class FedAvgPolynomial(_FedAvgCurve):
+    """One polynomial for all sites' standardised outcomes, by FedAvg.
+
+    Parameters
+    ----------
+    degree : int or None
+        None chooses among 1..20 on training sites that are held out.
+    normalize_y, local_steps, learning_rate, max_rounds, tol, fraction, random_state, engine
+    """
+
+    _model, _size, _candidates = "polynomial", "degree", tuple(range(1, 21))
+
+    def __init__(
+        self,
+        degree=10,
+        *,
+        normalize_y=True,
+        local_steps=5,
+        learning_rate=0.5,
+        max_rounds=200,
+        tol=1e-6,
+        fraction=1.0,
+        random_state=None,
+        engine=None,
+    ):
+        self.degree = degree
+        self.normalize_y = normalize_y
+        self.local_steps = local_steps
+        self.learning_rate = learning_rate
+        self.max_rounds = max_rounds
+        self.tol = tol
+        self.fraction = fraction
+        self.random_state = random_state
+        self.engine = engine
+
+    def _values(self, Z: np.ndarray) -> np.ndarray:
+        return legendre(Z, self.size_) @ self.theta_
+
+
+class FedAvgNetwork(_FedAvgCurve):
+    """One small network for all sites' standardised outcomes, by FedAvg.
+
+    Parameters
+    ----------
+    depth : int or None
+        Number of hidden tanh layers; None chooses among 1..4 on training sites held out.
+    width, normalize_y, local_steps, learning_rate, server_rate, max_rounds, tol, fraction,
+    random_state, engine
+    """
+
+    _model, _size, _candidates = "network", "depth", (1, 2, 3, 4)
+
+    def __init__(
+        self,
+        depth=2,
+        *,
+        width=16,
+        normalize_y=True,
+        local_steps=5,
+        learning_rate=0.05,
+        server_rate=0.02,
+        max_rounds=200,
+        tol=1e-6,
+        fraction=1.0,
+        random_state=None,
+        engine=None,
+    ):
+        self.depth = depth
+        self.width = width
+        self.normalize_y = normalize_y
+        self.local_steps = local_steps
+        self.learning_rate = learning_rate
+        self.server_rate = server_rate
+        self.max_rounds = max_rounds
+        self.tol = tol
+        self.fraction = fraction
+        self.random_state = random_state
+        self.engine = engine
+
+    def _values(self, Z: np.ndarray) -> np.ndarray:
+        network = Network(self.n_features_in_, self.size_, self.width)
+        return network.values(Z[None], self.theta_[None])[0]

@@ -1,0 +1,205 @@
+"""Rivals of FGPR that are Gaussian processes: each site alone, all rows in one, co-kriging."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from fedkin.algorithms.fgpr import FGPR as ALGORITHM
+from fedkin.algorithms.fgpr_sites import fit_personal
+from fedkin.estimators.curves import CurveEstimator
+from fedkin.estimators.fgpr import FGPR
+from fedkin.federation import Federation
+from fedkin.models.cokriging import fit_cokriging
+from fedkin.models.gp_posterior import Independent, Rescaled
+from fedkin.models.gp_rows import prepare, standardisation
+from fedkin.protocol import Traffic
+from fedkin.tables import Summary, Table
+
+SHARED = "This method shares data: all rows of all sites were brought together."
+POOL = "all sites"
+
+
+class _GPRival(FGPR):
+    """FGPR's face with the parameters that apply to fits of one data set."""
+
+    def __init__(
+        self,
+        kernel=None,
+        *,
+        normalize_y=True,
+        mean="constant",
+        max_points=500,
+        large_sites="neighbours",
+        init="auto",
+        max_rounds=200,
+        tol=1e-5,
+        random_state=None,
+        engine=None,
+    ):
+        self.kernel = kernel
+        self.normalize_y = normalize_y
+        self.mean = mean
+        self.max_points = max_points
+        self.large_sites = large_sites
+        self.init = init
+        self.max_rounds = max_rounds
+        self.tol = tol
+        self.random_state = random_state
+        self.engine = engine
+
+    def _check_parameters(self) -> None:
+        # The rules for these are FGPR's; the rest of its parameters do not exist here.
+        given = {name: getattr(self, name) for name in self.get_params() if name != "engine"}
+        FGPR(**given)._check_parameters()
+
+    def _settings(self) -> dict[str, Any]:
+        given = {name: getattr(self, name) for name in self.get_params() if name != "engine"}
+        return FGPR(**given)._settings()
+
+    def _warn(self) -> None:
+        pass
+
+
+class LocalGP(_GPRival):
+    """A Gaussian process at every site by itself; nothing is shared but its likelihood.
+
+    Parameters and attributes as in `FGPR`; `kernel_` is the start, `site_kernels_` the fits.
+    """
+
+    def _settings(self) -> dict[str, Any]:
+        return {**super()._settings(), "optimizer": "none", "personalise": "own"}
+
+    def adapt(self, X, y=None, groups=None):
+        """Fit new sites by themselves."""
+        check_is_fitted(self)
+        clients = self._new_rows(X, y, groups)
+        data = prepare(clients, self.normalize_y, self.mean, self.max_points)
+        start, bounds = self.theta_[0], (self._form.lower, self._form.upper)
+        for k, name in enumerate(clients.names):
+            theta = start
+            if data.rows[k] > 1:
+                theta = fit_personal(data.take(np.array([k])), self._form, start, *bounds, "own")
+            site = clients.take([k])
+            self._curves[name] = self._conditioned(site, theta[None], np.ones(1))
+        return self
+
+
+class PooledGP(_GPRival):
+    """One Gaussian process through the rows of all sites, each standardised by its own.
+
+    Shares data. A new site is predicted in the units of the rows given to `adapt`, which do not
+    change the curve.
+    """
+
+    _private = (*FGPR._private, "_pool", "_units", "_typical")
+
+    def fit(self, X=None, y=None, groups=None):
+        """Fit to sites; they must be in this process."""
+        self._forget()
+        self._check_parameters()
+        federation = self._federation(X, y, groups)
+        self._check_data(federation)
+        if federation is None:
+            raise ValueError("PooledGP needs the rows of all sites in this process")
+        location, scale, _ = standardisation(federation, self.normalize_y)
+        owner = federation.owner
+        outcome = (federation.y - location[owner]) / scale[owner]
+        pool = Federation.from_clients({POOL: (federation.X, outcome)})
+        settings = {**self._settings(), "normalize_y": False, "personalise": "posterior"}
+        self._read(self._run(ALGORITHM, settings, pool), pool)
+        self._pool = self._conditioned(pool, self.theta_, self.weights_, normalize_y=False)
+        self._units = {n: (location[k], scale[k]) for k, n in enumerate(federation.names)}
+        self._typical = (float(location.mean()), float(np.sqrt(np.mean(scale**2))))
+        self.client_names_ = np.array(federation.names, dtype=object)
+        return self
+
+    def _curve(self, name: str) -> Rescaled:
+        return Rescaled(self._pool, *self._units.get(name, self._typical))
+
+    def adapt(self, X, y=None, groups=None):
+        """Learn the units of new sites."""
+        check_is_fitted(self)
+        clients = self._new_rows(X, y, groups)
+        location, scale, _ = standardisation(clients, self.normalize_y)
+        self._units |= {n: (location[k], scale[k]) for k, n in enumerate(clients.names)}
+        return self
+
+    def summary(self) -> Summary:
+        """The pooled fit as tables."""
+        check_is_fitted(self)
+        sites = {"site": self.client_names_, "units": [self._units[n] for n in self.client_names_]}
+        tables = {"priors": self._prior_table(), "sites": Table(sites, "Location and scale")}
+        title = f"PooledGP: {len(self.client_names_)} sites as one"
+        return Summary(title, tables, [SHARED])
+
+
+class CoKriging(CurveEstimator):
+    """Autoregressive co-kriging: sites are fidelities, from the cheapest to the dearest.
+
+    Shares data: the upper bound for what a federation could reach in multi-fidelity problems.
+
+    Parameters
+    ----------
+    levels : list of site names from cheap to dear, None for their canonical order
+    normalize_y : bool
+        Standardise each level by its own mean and standard deviation.
+    """
+
+    _private = ("_units",)
+
+    def __init__(self, levels=None, *, normalize_y=True, random_state=None, engine=None):
+        self.levels = levels
+        self.normalize_y = normalize_y
+        self.random_state = random_state
+        self.engine = engine
+
+    def fit(self, X=None, y=None, groups=None):
+        """Fit to sites; they must be in this process."""
+        self._forget()
+        federation = self._federation(X, y, groups)
+        if federation is None or federation.y is None:
+            raise ValueError("CoKriging needs the rows of all sites, with outcomes y")
+        names = list(federation.names if self.levels is None else map(str, self.levels))
+        if sorted(names) != sorted(federation.names):
+            raise ValueError(f"levels must name every site once: {', '.join(federation.names)}")
+        place = np.array([names.index(name) for name in federation.names])
+        location, scale, _ = standardisation(federation, self.normalize_y)
+        owner = federation.owner
+        outcome = (federation.y - location[owner]) / scale[owner]
+        self.model_ = fit_cokriging(federation.X, outcome, place[owner])
+        self.rho_ = self.model_.rho
+        self._units = {
+            n: (int(place[k]), location[k], scale[k]) for k, n in enumerate(federation.names)
+        }
+        self.client_names_ = np.array(federation.names, dtype=object)
+        self.converged_, self.n_rounds_, self.traffic_ = True, 0, Traffic()
+        return self
+
+    def _curve(self, name: str) -> Independent:
+        if name not in self._units:
+            known = ", ".join(repr(one) for one in self._units)
+            raise ValueError(f"co-kriging knows the levels {known}, not {name!r}")
+        level, location, scale = self._units[name]
+
+        def moments(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            mean, variance = self.model_.predict(X, level)
+            return location + scale * mean, scale * np.sqrt(variance)
+
+        return Independent(moments)
+
+    def summary(self) -> Summary:
+        """Levels and how they hang together."""
+        check_is_fitted(self)
+        theta = self.model_.theta
+        levels = {
+            "level": np.arange(len(theta)),
+            "site": sorted(self._units, key=lambda name: self._units[name][0]),
+            "times the level below": np.append(np.nan, self.rho_),
+            "scale": np.exp(theta[:, 0]),
+            "noise": np.exp(theta[:, -1]),
+        }
+        title = f"CoKriging: {len(theta)} levels"
+        return Summary(title, {"levels": Table(levels, "Levels")}, [SHARED])

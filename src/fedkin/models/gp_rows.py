@@ -1,0 +1,168 @@
+"""Clients' rows as Gaussian processes want them: standardised, cut, packed by size.
+
+Made once per fit. Sites of more than `max_points` rows are cut into random pieces whose
+likelihoods are added.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkin.federation import Federation
+from fedkin.randomness import name_keys, row_uniforms
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.intp]
+Normalize = bool | Literal["mean"]
+
+# Standard deviation of the vague prior on the coefficients of a mean function, in units of the
+# standardised outcome.
+MEAN_PRIOR = 10.0
+
+
+class Packed(NamedTuple):
+    """Pieces of similar size: owner (k,), X (k, d, w), y (k, w), sizes (k,), basis (k, q, w)."""
+
+    owner: Indices
+    X: Floats
+    y: Floats
+    sizes: Indices
+    basis: Floats
+
+    def part(self, which: Any) -> Packed:
+        """Some of the pieces."""
+        return Packed(*(array[which] for array in self))
+
+
+class Prepared(NamedTuple):
+    """What derives from the data of m clients: packed pieces and the outcome's standardisation.
+
+    Clients whose outcome does not vary tell nothing of a standardised curve: `rows` is 0 there
+    and they have no pieces.
+    """
+
+    packs: tuple[Packed, ...]
+    rows: Floats
+    location: Floats
+    scale: Floats
+
+    def take(self, who: Indices) -> Prepared:
+        """That of some clients."""
+        place = np.full(len(self.rows), -1, dtype=np.intp)
+        place[who] = np.arange(len(who))
+        packs = []
+        for pack in self.packs:
+            kept = place[pack.owner] >= 0
+            if kept.any():
+                part = pack.part(kept)
+                packs.append(part._replace(owner=place[part.owner]))
+        return Prepared(tuple(packs), self.rows[who], self.location[who], self.scale[who])
+
+
+def prepare(
+    clients: Federation, normalize_y: Normalize = True, mean: str = "zero", max_points: int = 500
+) -> Prepared:
+    """Standardise, cut clients of more than `max_points` rows into random pieces, and pack."""
+    if clients.y is None:
+        raise ValueError("a Gaussian process needs an outcome y at every site")
+    location, scale, varies = standardisation(clients, normalize_y)
+    y = (clients.y - location[clients.owner]) / scale[clients.owner]
+    basis = mean_basis(clients, mean)
+    pieces, owner = _pieces(clients, y, basis, max_points)
+    packs = []
+    d = clients.n_features
+    for bucket in pieces.buckets():
+        keep = varies[owner[bucket.clients]]
+        block = Packed(
+            owner[bucket.clients],
+            bucket.pack(pieces.X[:, :d]),
+            bucket.pack(pieces.y if pieces.y is not None else np.empty(0)),
+            bucket.sizes,
+            bucket.pack(pieces.X[:, d:]) if basis.shape[1] else np.zeros((len(keep), 0, 0)),
+        )
+        packs.append(block if keep.all() else block.part(keep))
+    rows = np.where(varies, clients.sizes, 0).astype(np.float64)
+    return Prepared(tuple(p for p in packs if len(p.owner)), rows, location, scale)
+
+
+def standardisation(
+    clients: Federation, normalize_y: Normalize
+) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Location and scale (m,) of every client's outcome, and whether it can be learnt from.
+
+    `normalize_y` is True (own mean and standard deviation), "mean" (own mean only) or False.
+    """
+    m = clients.n_clients
+    if normalize_y is False:
+        return np.zeros(m), np.ones(m), clients.sizes > 0
+    location, spread = outcome_moments(clients)
+    if normalize_y == "mean":
+        return location, np.ones(m), clients.sizes > 1
+    varies = spread > 1e-12 * np.maximum(np.abs(location), 1e-300)
+    return location, np.where(varies, spread, 1.0), varies
+
+
+def outcome_moments(clients: Federation) -> tuple[Floats, Floats]:
+    """Mean and standard deviation of every client's outcome, (m,)."""
+    assert clients.y is not None
+    location = _means(clients, clients.y[:, None])[:, 0]
+    squares = (clients.y - location[clients.owner]) ** 2
+    return location, np.sqrt(_means(clients, squares[:, None])[:, 0])
+
+
+def _means(clients: Federation, rows: Floats) -> Floats:
+    columns = [np.bincount(clients.owner, c, minlength=clients.n_clients) for c in rows.T]
+    means: Floats = np.stack(columns, axis=1) / np.maximum(clients.sizes, 1)[:, None]
+    return means
+
+
+def mean_basis(clients: Federation, mean: str) -> Floats:
+    """Columns of the mean function times the standard deviation of their prior, (N, q)."""
+    if mean == "zero":
+        return np.zeros((len(clients.X), 0))
+    centre, spread = input_frame(clients)
+    return basis_at(clients.X, centre[clients.owner], spread[clients.owner], mean)
+
+
+def input_frame(clients: Federation) -> tuple[Floats, Floats]:
+    """Means and standard deviations (1 where constant) of every client's features, (m, d)."""
+    centre = _means(clients, clients.X)
+    spread = np.sqrt(_means(clients, (clients.X - centre[clients.owner]) ** 2))
+    return centre, np.where(spread > 0, spread, 1.0)
+
+
+def basis_at(X: Floats, centre: Floats, spread: Floats, mean: str) -> Floats:
+    """The same columns at any rows of a client."""
+    ones = np.full((len(X), 1), MEAN_PRIOR)
+    if mean == "constant":
+        return ones
+    return np.concatenate([ones, MEAN_PRIOR * (X - centre) / spread], axis=1)
+
+
+def _pieces(
+    clients: Federation, y: Floats, basis: Floats, max_points: int
+) -> tuple[Federation, Indices]:
+    """Clients as pieces of at most `max_points` rows, and whose each is.
+
+    Rows of a Gaussian process are a Gaussian process: the pieces' summed likelihood is a
+    composite likelihood with its optimum in the right place.
+    """
+    n_pieces = np.maximum(-(-clients.sizes // max_points), 1)
+    owner = np.repeat(np.arange(len(clients)), n_pieces)
+    within = np.arange(len(y)) - clients.offsets[:-1][clients.owner]
+    order = np.arange(len(y))
+    large = n_pieces[clients.owner] > 1
+    if large.any():
+        keys = name_keys(clients.names, 0)[clients.owner]
+        draw = np.where(large, row_uniforms(keys, within.astype(np.uint64)), 0.0)
+        order = np.lexsort((within, draw, clients.owner))
+    first = np.concatenate([[0], np.cumsum(n_pieces)])[:-1]
+    piece = np.sort(first[clients.owner] + within % n_pieces[clients.owner], kind="stable")
+    counts = np.bincount(piece, minlength=len(owner))
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    rows = np.concatenate([clients.X, basis], axis=1)[order]
+    names = tuple(map(str, range(len(owner))))
+    return Federation(rows, offsets, names, y[order]), owner

@@ -1,0 +1,116 @@
+"""Data that no textbook shows: tiny, empty, constant, repeated, large."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedkin.datasets import make_gaussian_sites
+from fedkin.estimators import (
+    FGPR,
+    FedAvgNetwork,
+    FedAvgPolynomial,
+    LocalGP,
+    PooledGP,
+)
+from fedkin.federation import Federation
+
+MODELS = [
+    FGPR(),
+    FGPR(mean="linear", personalise="map"),
+    FGPR(normalize_y="mean"),
+    FGPR(optimizer="sgd", max_rounds=5, normalize_y=False),
+    FGPR(robust="trimmed"),
+    FGPR(n_priors=2),
+    LocalGP(),
+    PooledGP(),
+    FedAvgPolynomial(3, max_rounds=5),
+    FedAvgNetwork(1, max_rounds=5, random_state=0),
+]
+GRID = np.linspace(0, 1, 5)[:, None]
+
+every_model = pytest.mark.parametrize("model", MODELS, ids=str)
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+def odd_federation():
+    regular = make_gaussian_sites(5, 12, random_state=2).federation
+    clients = {name: regular.client(k) for k, name in enumerate(regular.names)}
+    clients["one-row"] = (np.array([[0.3]]), np.array([2.0]))
+    clients["empty"] = (np.empty((0, 1)), np.empty(0))
+    clients["constant"] = (GRID, np.full(5, 3.0))
+    clients["repeated"] = (np.full((6, 1), 0.5), np.arange(6.0))
+    return Federation.from_clients(clients)
+
+
+@every_model
+def test_odd_sites_are_coped_with(model):
+    data = odd_federation()
+    model.fit(data)
+    for name in (*data.names, "never seen"):
+        mean, std = model.predict(GRID, np.full(5, name), return_std=True)
+        assert np.isfinite(mean).all() and (std > 0).all(), name
+        assert np.isfinite(model.log_predictive_density(GRID, mean, np.full(5, name))).all()
+    assert model.sample_y(GRID, np.full(5, "site-1"), 3).shape == (5, 3)
+    assert str(model.summary())
+
+
+@every_model
+def test_one_client_is_enough(model):
+    X, y = make_gaussian_sites(1, 12).federation.client(0)
+    if getattr(model, "n_priors", 1) == 2:
+        pytest.skip("one site cannot tell two priors apart")
+    assert np.isfinite(model.fit(X, y).predict(X)).all()
+
+
+@every_model
+def test_order_of_rows_and_sites_is_irrelevant(model):
+    data = make_gaussian_sites(4, 9, random_state=6).federation
+    turned = Federation.from_clients(
+        {n: data.client(k) for k, n in reversed(list(enumerate(data.names)))}
+    )
+    where = np.full(5, "site-2")
+    one = model.fit(data).predict(GRID, where)
+    np.testing.assert_array_equal(one, model.fit(turned).predict(GRID, where))
+
+
+def test_a_federation_without_any_variation_falls_back_to_the_start():
+    data = Federation.from_clients([(GRID, np.full(5, 2.0)), (GRID, np.full(5, 4.0))])
+    assert np.isfinite(FGPR().fit(data).predict(GRID, np.full(5, "site-1"))).all()
+
+
+def test_a_constant_site_is_predicted_near_its_constant():
+    model = FGPR().fit(odd_federation())
+    np.testing.assert_allclose(model.predict(GRID, np.full(5, "constant")), 3.0, atol=1.0)
+
+
+def test_large_sites_are_approximated_and_the_summary_says_so():
+    data = make_gaussian_sites(3, 130, random_state=1).federation
+    for how in ("neighbours", "subset"):
+        model = FGPR(max_points=110, large_sites=how).fit(data)
+        exact = FGPR(personalise="posterior").fit(data)
+        where = np.full(5, "site-1")
+        assert np.abs(model.predict(GRID, where) - exact.predict(GRID, where)).max() < 0.6
+        assert "max_points=110" in str(model.summary())
+
+
+def test_new_rows_of_a_known_site_replace_its_old_ones():
+    data = make_gaussian_sites(5, 12, random_state=2).federation
+    model = FGPR(personalise="posterior").fit(data)
+    before = model.predict(GRID, np.full(5, "site-1"))
+    X, y = data.client(0)
+    model.adapt(X, -y, np.full(len(X), "site-1"))
+    np.testing.assert_allclose(model.predict(GRID, np.full(5, "site-1")), -before, atol=1e-6)
+
+
+def test_new_rows_need_the_name_of_their_site():
+    data = make_gaussian_sites(3, 12, random_state=2).federation
+    with pytest.raises(ValueError, match="adapt needs groups"):
+        FGPR().fit(data).adapt(data.X, data.y)
+
+
+def test_an_unseen_site_gets_the_population():
+    data = make_gaussian_sites(20, 12, random_state=2).federation
+    shifted = replace(data, y=data.y + 100.0)
+    mean, std = FGPR().fit(shifted).predict(GRID, np.full(5, "new"), return_std=True)
+    assert np.ptp(mean) < 1e-9 and abs(mean[0] - 100.0) < 1.0 and (std > 1.0).all()

@@ -1,0 +1,93 @@
+"""FGPR and its rivals as scikit-learn estimators."""
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.gaussian_process.kernels import RBF, RationalQuadratic, WhiteKernel
+from sklearn.utils.estimator_checks import check_estimator
+
+from fedkin.datasets import make_gaussian_sites
+from fedkin.estimators import FGPR, FedAvgNetwork, FedAvgPolynomial, LocalGP, PooledGP
+from fedkin.estimators.fgpr import WrongTargetWarning
+from fedkin.report import page
+
+GRID = np.linspace(0, 1, 7)[:, None]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        FGPR(personalise="posterior", max_rounds=20),
+        LocalGP(),
+        PooledGP(max_rounds=20),
+        FedAvgPolynomial(2, max_rounds=20),
+        FedAvgNetwork(1, max_rounds=20, random_state=0),
+    ],
+    ids=str,
+)
+def test_scikit_learn_finds_nothing_to_complain_about(model):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        report = check_estimator(model, on_fail=None, on_skip=None)
+    failed = {r["check_name"]: str(r["exception"]) for r in report if r["status"] == "failed"}
+    assert not failed
+
+
+def test_fitted_attributes_and_summary():
+    data = make_gaussian_sites(8, 12, random_state=1).federation
+    model = FGPR(n_priors=2).fit(data)
+    assert model.theta_.shape == (2, 3) and model.responsibilities_.shape == (8, 2)
+    assert set(model.site_kernels_) == set(data.names) and len(model.kernels_) == 2
+    np.testing.assert_allclose(model.weights_.sum(), 1.0)
+    np.testing.assert_allclose(model.responsibilities_.sum(axis=1), 1.0)
+    assert np.isfinite(model.log_marginal_likelihood_)
+    summary = model.summary()
+    assert set(summary.tables) == {"priors", "sites", "choice", "traffic"}
+    assert "value and gradient" in str(summary) and "<table" in page(summary)
+
+
+def test_any_kernel_of_scikit_learn_will_do():
+    data = make_gaussian_sites(5, 10, random_state=1).federation
+    kernel = RBF(0.5) * RationalQuadratic(1.0) + WhiteKernel(0.5)
+    model = FGPR(kernel, personalise="posterior", normalize_y=False).fit(data)
+    assert type(model.kernel_) is type(kernel)
+    assert np.isfinite(model.predict(GRID, np.full(7, "site-1"))).all()
+
+
+def test_groups_and_a_federation_give_the_same_fit():
+    data = make_gaussian_sites(5, 10, random_state=1).federation
+    names = np.array(data.names)[data.owner]
+    one = FGPR().fit(data)
+    other = FGPR().fit(data.X, data.y, groups=names)
+    np.testing.assert_array_equal(one.theta_, other.theta_)
+
+
+def test_an_array_of_log_parameters_is_a_start():
+    data = make_gaussian_sites(20, 8, random_state=1).federation
+    first = FGPR(personalise="posterior", tol=1e-8).fit(data)
+    again = FGPR(personalise="posterior", init=first.theta_[0]).fit(data)
+    assert len(again.history_["value"]) == 1
+    np.testing.assert_array_equal(first.theta_, again.theta_)
+
+
+def test_restarted_adam_warns():
+    data = make_gaussian_sites(5, 8, random_state=1).federation
+    with pytest.warns(WrongTargetWarning, match="signs"):
+        FGPR(optimizer="adam-restarted", learning_rate=0.1, max_rounds=60).fit(data)
+
+
+def test_samples_have_the_moments_of_the_prediction():
+    data = make_gaussian_sites(6, 12, random_state=1).federation
+    model, where = FGPR().fit(data), np.full(7, "site-1")
+    mean, std = model.predict(GRID, where, return_std=True)
+    drawn = model.sample_y(GRID, where, 4000, random_state=1)
+    np.testing.assert_allclose(drawn.mean(axis=1), mean, atol=0.1)
+    np.testing.assert_allclose(drawn.std(axis=1), std, rtol=0.06)
+
+
+def test_degree_is_chosen_on_training_sites():
+    data = make_gaussian_sites(12, 10, random_state=1).federation
+    model = FedAvgPolynomial(None, max_rounds=5).fit(data)
+    assert len(model.choice_["degree"]) == 20
+    assert model.size_ == model.choice_["degree"][np.argmin(model.choice_["rmse"])]
