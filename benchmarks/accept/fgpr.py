@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 python benchmarks/accept/fgpr.py [part ...]
 
-Parts: gradients, convergence, fidelity, turbofan, priors, poison. Speed is measured by
-benchmarks/gaussian_process.py.
+Parts: gradients, convergence, fidelity, priors, poison, turbofan, turbofan_leaky. Speed is
+measured by benchmarks/gaussian_process.py.
 """
 
 from __future__ import annotations
@@ -275,16 +275,24 @@ def fidelity(n_seeds: int = 6) -> None:
 
 
 def turbofan(n_splits: int = 5) -> None:
+    """The honest axis."""
+    _turbofan("turbofan", "cycles", (_processes, _polynomials, _networks), n_splits)
+
+
+def turbofan_leaky(n_splits: int = 5) -> None:
+    """The axis that tells when an engine will fail: there one curve for all does well."""
+    _turbofan("turbofan_leaky", "share-of-life-leaky", (_processes, _polynomials), n_splits)
+
+
+def _turbofan(name: str, axis: str, plan, n_splits: int) -> None:
     """What matters first; the file grows row by row."""
     rows: list[dict] = []
-    plan = [("cycles", _processes), ("cycles", _polynomials), ("cycles", _networks)]
-    plan += [("share-of-life-leaky", _processes), ("share-of-life-leaky", _polynomials)]
-    for (axis, scored), sensor, split in product(plan, (2, 7), range(n_splits)):
+    for scored, sensor, split in product(plan, (2, 7), range(n_splits)):
         data = turbofan_split(sensor, axis, random_state=FRESH + split)
         label = {"axis": axis, "sensor": sensor, "split": split}
         rows += [{**label, **row} for row in scored(data)]
-        write("turbofan", rows)
-    _turbofan_verdicts(rows)
+        write(name, rows)
+    _turbofan_verdicts(rows, axis)
 
 
 def _processes(data) -> list[dict]:
@@ -340,25 +348,25 @@ def _score(name: str, model, data) -> dict:
     }
 
 
-def _turbofan_verdicts(rows: list[dict]) -> None:
+def _turbofan_verdicts(rows: list[dict], axis: str) -> None:
     limits = {2: (6.55, 6.85), 7: (5.35, 5.55)}
-    for axis in ("cycles", "share-of-life-leaky"):
-        for sensor in (2, 7):
-            floor = 10 * float(turbofan_noise_floor(sensor).mean())
-            here = [r for r in rows if r["sensor"] == sensor and r["axis"] == axis]
-            for method in dict.fromkeys(row["method"] for row in here):
-                chosen = [r for r in here if r["method"] == method]
-                rmse = float(np.mean([r["rmse10"] for r in chosen]))
-                cover = float(np.mean([r["coverage"] for r in chosen]))
-                text = f"sensor {sensor}, {axis}, {method}: RMSE x 10 {rmse:.3f} (floor "
-                text += f"{floor:.2f}), sd {np.mean([r['sd10'] for r in chosen]):.2f}, "
-                text += f"coverage {cover:.3f}"
-                low, high = limits[sensor]
-                good = low <= rmse <= high and rmse <= 1.05 * floor and 0.93 <= cover <= 0.965
-                if method.startswith("FGPR") and axis == "cycles":
-                    verdict(text, good)
-                else:
-                    print(f"shown   {text}")
+    for sensor in (2, 7):
+        floor = 10 * float(turbofan_noise_floor(sensor).mean())
+        here = [r for r in rows if r["sensor"] == sensor]
+        for method in dict.fromkeys(row["method"] for row in here):
+            chosen = [r for r in here if r["method"] == method]
+            errors = [r["rmse10"] for r in chosen]
+            rmse = float(np.mean(errors))
+            cover = float(np.mean([r["coverage"] for r in chosen]))
+            # Polynomials of high degree explode at an engine that outlives the training engines.
+            text = f"sensor {sensor}, {axis}, {method}: RMSE x 10 {rmse:.3f} (median of splits "
+            text += f"{np.median(errors):.3f}, floor {floor:.2f}), coverage {cover:.3f}"
+            low, high = limits[sensor]
+            good = low <= rmse <= high and rmse <= 1.05 * floor and 0.93 <= cover <= 0.965
+            if method.startswith("FGPR") and axis == "cycles":
+                verdict(text, good)
+            else:
+                print(f"shown   {text}", flush=True)
 
 
 # ------------------------------------------------------------------ two kinds of sites
@@ -456,7 +464,8 @@ def poison(n_seeds: int = 10) -> None:
 
 
 PARTS = {
-    part.__name__: part for part in (gradients, convergence, fidelity, priors, poison, turbofan)
+    part.__name__: part
+    for part in (gradients, convergence, fidelity, priors, poison, turbofan, turbofan_leaky)
 }
 
 if __name__ == "__main__":
