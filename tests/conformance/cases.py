@@ -170,7 +170,7 @@ def _mixture(
     **more: Any,
 ) -> Case:
     """A row for a method with groups inside clients; identical clients equal EM on all rows."""
-    common = {"family": family, "tol": 1e-11, "max_rounds": 2000, **(settings or {})}
+    common = {"family": family, "tol": 1e-11, "max_rounds": 500, **(settings or {})}
     near = NEAR_COEF if family == "regression" else NEAR_MEANS
     oracle = _centers_of_regressions if family == "regression" else _centers_of_gaussians
     return Case(

@@ -60,9 +60,8 @@ SPREAD = Field(("v",), "number of rows, sums and sums of products of x")
 def _spread(clients, cache, settings, common, personal, memory, keys):
     """Sums that tell mean and covariance of all rows' x."""
     X, m = clients.X, len(clients)
-    table = np.concatenate(
-        [np.ones((len(X), 1)), X, (X[:, :, None] * X[:, None]).reshape(len(X), -1)], axis=1
-    )
+    squares = (X[:, :, None] * X[:, None]).reshape(len(X), X.shape[1] ** 2)
+    table = np.concatenate([np.ones((len(X), 1)), X, squares], axis=1)
     sums = [table[_rows(clients, k)].sum(axis=0) for k in range(m)]
     return {"moments": np.array(sums).reshape(m, -1)}, memory
 

@@ -50,6 +50,7 @@ class Desk:
         self.scatter = np.zeros((m, scattered, scattered))
         self.covariance = np.empty((0, 0))
         self.noise = np.empty(0)
+        self.residual = np.full(m, np.nan)
         self.outlier_score = np.full(m, np.nan)
         self.between = np.full(n_components, np.nan)
         self.halvings = np.zeros(m)
@@ -94,13 +95,14 @@ class Desk:
     def note(self, replies: Replies) -> None:
         """Whatever came besides components, in the order of this desk."""
         who = replies.clients
-        for name in ("rows", "halvings", "variances", "weights", "scatter"):
+        for name in ("rows", "halvings", "variances", "weights", "scatter", "residual"):
             if name in replies:
                 getattr(self, name)[who] = replies[name]
         if "scatter" in replies:
             self.pool_covariance()
         if "residual" in replies:
-            self.noise = np.sqrt(np.median(replies["residual"], keepdims=True))
+            known = self.residual[np.isfinite(self.residual)]
+            self.noise = np.sqrt(np.median(known, keepdims=True))
 
     def pool_covariance(self) -> None:
         """The covariance common to all sites and components, from every site's scatter."""

@@ -74,9 +74,12 @@ class FittedMixture(DensityMixin, FederatedEstimator):
     def _clients(self, X, y, groups) -> tuple[Federation, np.ndarray]:
         """Rows as a federation, and where in it each row of X stands."""
         if isinstance(X, Federation):
-            self._rows_and_sites(X, None)
-            return X, np.arange(len(X.X))
+            return self._with_columns_of_the_fit(X), np.arange(len(X.X))
         rows, sites = self._rows_and_sites(X, groups)
+        if groups is None and len(self.client_names_) > 1:
+            # Of no site: one that was not in the fit.
+            nobody = "_" * (1 + max(len(name) for name in self.client_names_))
+            sites = np.full(len(rows), nobody, dtype=object)
         if y is not None:
             y = np.asarray(y, dtype=np.float64)
             if y.shape != (len(rows),):
