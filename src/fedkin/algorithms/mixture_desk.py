@@ -28,6 +28,8 @@ Bools = NDArray[np.bool_]
 ODD_SCATTER = 3.0
 # Eigenvalues of a common covariance are at least this share of their mean.
 SMALLEST_EIGENVALUE_SHARE = 1e-6
+# A mean variance of standardised columns below this is rounding.
+NO_SCATTER = 1e-12
 # Rounds in which a common covariance, noise or the centres may still be settling.
 FIRST_ROUNDS = 1
 
@@ -111,7 +113,8 @@ class Desk:
         used = known & (trace <= ODD_SCATTER * np.median(trace[known]))
         pooled = self.scatter[used].sum(axis=0) / self.rows[used].sum()
         values, vectors = np.linalg.eigh(pooled)
-        floor = SMALLEST_EIGENVALUE_SHARE * values.mean() or 1.0
+        # As many groups as rows leave no scatter but rounding: nothing is known, so the identity.
+        floor = SMALLEST_EIGENVALUE_SHARE * values.mean() if values.mean() > NO_SCATTER else 1.0
         self.covariance = (vectors * np.maximum(values, floor)) @ vectors.T
 
     # ------------------------------------------------------------ the end
