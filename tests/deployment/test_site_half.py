@@ -76,7 +76,7 @@ class LossyLink:
 def run(case, folder, fate=lambda number, site: None):
     data = case.federation()
     link = LossyLink(case, data, folder, fate)
-    settings = {**case.algorithm.completed(case.settings), "max_rounds": 25}
+    settings = {**case.algorithm.completed(case.settings), case.rounds_setting: 25}
     return drive(case.algorithm, settings, Roster(data.names, 3), link, Rules(quorum=0.3))
 
 
@@ -86,7 +86,7 @@ def some(number, site, what):
 
 @every_algorithm
 def test_sites_one_by_one_equal_one_block(case, tmp_path):
-    settings = {**case.settings, "max_rounds": 25}
+    settings = {**case.settings, case.rounds_setting: 25}
     together = InProcess(block_size=1).run(case.algorithm, settings, case.federation(), 3)
     apart = run(case, tmp_path)
     for name in case.shared:
@@ -98,6 +98,8 @@ def test_a_lost_reply_is_bitwise_a_skipped_round(case, tmp_path):
     lost = run(case, tmp_path / "lost", lambda n, s: some(n, s, "lost"))
     silent = run(case, tmp_path / "silent", lambda n, s: some(n, s, "silent"))
     assert lost.refusals == silent.refusals
+    if lost.traffic.rounds <= 2:
+        pytest.skip("replies are lost from round three on, and this method has two rounds")
     assert len(lost.refusals) >= min(4, lost.traffic.rounds - 2) > 0
     assert_same_bits(lost, silent)
 
