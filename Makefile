@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: install run test lint accept bench clean
+.PHONY: install run test lint accept bench studies clean
 
 install: .venv/installed
 
@@ -46,6 +46,10 @@ bench: .venv/installed-bench
 	$(BIN)/python benchmarks/mixture_rounds.py
 	$(BIN)/python benchmarks/mixture_fit.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gaussian_process.py
+
+# Every table and figure of the papers: docs/reproduction.md; hours at full size, SIZE=--quick minutes.
+studies: install
+	$(BIN)/fedkin study run all $(SIZE) --out docs
 
 clean:
 	rm -rf .venv report.html .pytest_cache .mypy_cache .ruff_cache .hypothesis

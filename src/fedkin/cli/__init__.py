@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedkin.cli import odcl
+from fedkin.cli import odcl, study
 
 NEEDS_ATTENTION = 1
 UNUSABLE = 2
@@ -27,6 +27,7 @@ app = typer.Typer(
 fit = typer.Typer(help="Fit a method to a table with a column of site names.", no_args_is_help=True)
 app.add_typer(fit, name="fit")
 app.add_typer(odcl.app, name="odcl")
+app.add_typer(study.app, name="study")
 
 Data = Annotated[Path, typer.Argument(help="CSV or Parquet file, one row per observation.")]
 Client = Annotated[str, typer.Option("--client", help="Column with the site's name.")]

@@ -1,0 +1,75 @@
+"""`fedkin study`: the papers' tables and figures by one command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Run the papers' tables and figures again.", no_args_is_help=True)
+
+LOCAL_BACKENDS = ("loky", "threading")
+
+
+@app.command("list")
+def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """What can be run."""
+    from fedkin.studies import catalogue
+    from fedkin.tables import Table
+
+    rows = [(s.name, s.paper, s.shows, s.title) for s in catalogue().values()]
+    table = Table(dict(zip(("name", "paper", "shows", "title"), zip(*rows))), "Studies")
+    if as_json:
+        typer.echo(json.dumps(table.records()))
+        return
+    for name, paper, shows, title in rows:
+        typer.echo(f"{name:28} {paper}, {shows}: {title}")
+
+
+@app.command("run")
+def run(
+    names: Annotated[list[str], typer.Argument(help="Studies by name, or all.")],
+    quick: Annotated[bool, typer.Option("--quick", help="Minutes instead of hours.")] = False,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", help="Replications at once.")] = 2,
+    out: Annotated[Path, typer.Option("-o", "--out", help="Folder for everything.")] = Path(
+        "fedkin-studies"
+    ),
+    backend: Annotated[
+        str, typer.Option(help="loky (processes), threading, or dask with --address.")
+    ] = "loky",
+    address: Annotated[str | None, typer.Option(help="Address of a Dask scheduler.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Do not use kept replications.")] = False,
+) -> None:
+    """Run studies; tables and figures go to OUT/studies, the page to OUT/reproduction.md."""
+    from fedkin.studies import catalogue
+    from fedkin.studies.book import write_page
+    from fedkin.studies.runner import StudyFailed
+    from fedkin.studies.runner import run as run_studies
+
+    known = catalogue()
+    if backend not in (*LOCAL_BACKENDS, "dask"):
+        raise ValueError(f"--backend {backend} is none of loky, threading, dask")
+    if backend == "dask" and address is None:
+        raise ValueError("--backend dask needs --address, for example tcp://127.0.0.1:8786")
+    unknown = [name for name in names if name != "all" and name not in known]
+    if unknown:
+        raise ValueError(f"no study is called {unknown[0]!r}; `fedkin study list` names them")
+    wanted = list(known) if "all" in names else list(dict.fromkeys(names))
+    try:
+        run_studies(
+            [known[name] for name in wanted],
+            out,
+            "quick" if quick else "full",
+            jobs,
+            backend,
+            address,
+            fresh,
+            say=typer.echo,
+        )
+    except StudyFailed as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
+    finally:
+        typer.echo(f"page: {write_page(known.values(), out)}")

@@ -1,0 +1,25 @@
+"""The papers' tables and figures as commands: configuration in, table, figure and page out.
+
+Owns protocols and comparisons with published numbers. Refuses to hold statistics of its own: a
+study calls estimators and data sets as any user would. One file a table or figure (or a few of one
+shape); `study.py` says what goes into it. To add one: write the file, name its module in `MODULES`,
+add a test at toy size under tests/studies.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from fedkin.studies.study import Claim, Estimate, Results, Size, Study, cells
+
+# In the order of the page. A module holds `STUDIES`, a tuple.
+MODULES = ("fmlr_errors",)
+
+
+def catalogue() -> dict[str, Study]:
+    """All studies by name, in the order of the page."""
+    found = [s for name in MODULES for s in import_module(f"{__name__}.{name}").STUDIES]
+    return {study.name: study for study in found}
+
+
+__all__ = ["Claim", "Estimate", "Results", "Size", "Study", "catalogue", "cells"]

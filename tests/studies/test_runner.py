@@ -1,0 +1,189 @@
+"""Running studies: what is kept is used again; failures cost themselves only."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedkin.cli import app
+from fedkin.datasets import DataMissing
+from fedkin.studies import Claim, Estimate, Results, Size, Study, catalogue, cells
+from fedkin.studies.book import read_study, write_page
+from fedkin.studies.runner import StudyFailed, results, run
+
+
+def draws(seed, scale):
+    value = scale * np.random.default_rng([seed, int(scale)]).normal()
+    return [{"method": "plain", "error": value}, {"method": "doubled", "error": 2 * value}]
+
+
+def fails_at_two(seed, scale):
+    if scale == 2:
+        raise FloatingPointError("no number")
+    return draws(seed, scale)
+
+
+def picture(found):
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(2, 2))
+    figure.subplots().plot(*found.curve("scale", "error", method="plain"))
+    return figure
+
+
+def claims(found):
+    return [Claim("scale 1", "0.1", found.estimate("error", scale=1, method="plain"), "yes")]
+
+
+def study(**changes):
+    size = Size(cells(scale=[1, 2]), 3)
+    made = Study(
+        name="small",
+        paper="Nobody",
+        shows="Table 0",
+        title="scales",
+        protocol="Normal draws.",
+        one=draws,
+        figure=picture,
+        claims=claims,
+        by=("scale", "method"),
+        measures=("error",),
+        full=Size(size.cells, 5),
+        quick=size,
+        toy=size,
+    )
+    return replace(made, **changes)
+
+
+def kept(out):
+    return sorted((out / "studies" / ".cells" / "small").iterdir())
+
+
+def test_a_run_leaves_rows_figure_table_and_facts(tmp_path):
+    run([study()], tmp_path, "quick")
+    folder = tmp_path / "studies"
+    assert {p.name for p in folder.glob("small*")} == {
+        f"small.{end}" for end in ("csv", "png", "md", "json")
+    }
+    found, facts = read_study(study(), folder)
+    assert len(found.rows) == 2 * 3 * 2 and facts["size"] == "quick"
+    expected = [draws(seed, 1)[0]["error"] for seed in range(3)]
+    estimate = found.estimate("error", scale=1, method="plain")
+    assert estimate.mean == pytest.approx(np.mean(expected), rel=1e-6)
+    assert estimate.se == pytest.approx(np.std(expected, ddof=1) / math.sqrt(3), rel=1e-6)
+    page = write_page([study(), study(name="other")], tmp_path).read_text()
+    assert str(estimate) in page and "Not run here: `fedkin study run other`" in page
+
+
+def test_what_was_cut_short_goes_on_and_a_larger_size_begins_with_the_smaller(tmp_path):
+    run([study()], tmp_path, "quick")
+    first = kept(tmp_path)
+    first[0].unlink()
+    marked = json.loads(first[1].read_text())
+    marked["rows"][0]["method"] = "kept"
+    first[1].write_text(json.dumps(marked))
+    run([study()], tmp_path, "full")
+    assert set(first) <= set(kept(tmp_path)) and len(kept(tmp_path)) == 10
+    rows = read_study(study(), tmp_path / "studies")[0]
+    assert "kept" in rows.distinct("method"), "a kept replication was run again"
+    run([study()], tmp_path, "full", fresh=True)
+    assert "kept" not in read_study(study(), tmp_path / "studies")[0].distinct("method")
+
+
+def test_other_code_is_another_replication(tmp_path):
+    run([study()], tmp_path, "quick")
+    with pytest.raises(StudyFailed, match=r"small \{'scale': 2\} seed 0: FloatingPointError"):
+        run([study(one=fails_at_two)], tmp_path, "quick")
+    # Scale 1 was run and kept beside the old ones; scale 2 was not.
+    assert len(kept(tmp_path)) == 6 + 3
+
+
+def test_a_failing_study_does_not_keep_others_from_finishing(tmp_path):
+    good = study(name="good")
+    with pytest.raises(StudyFailed, match="3 replications failed"):
+        run([study(one=fails_at_two), good], tmp_path, "quick")
+    assert (tmp_path / "studies" / "good.md").is_file()
+    assert not (tmp_path / "studies" / "small.md").is_file()
+
+
+def test_a_study_without_its_data_is_left_out_and_said_so(tmp_path):
+    def missing():
+        raise DataMissing("there is no such file")
+
+    said = []
+    run([study(needs=(missing,))], tmp_path, "quick", say=said.append)
+    assert said == ["small is left out: there is no such file"]
+    assert not (tmp_path / "studies").exists()
+
+
+def test_a_dask_cluster_gives_the_same_numbers(tmp_path):
+    distributed = pytest.importorskip("distributed")
+    fmlr = catalogue()["fmlr-figure-5"]
+    with distributed.LocalCluster(
+        n_workers=2,
+        threads_per_worker=1,
+        host="127.0.0.1",
+        dashboard_address=None,
+        local_directory=tmp_path / "dask",
+    ) as cluster:
+        address = cluster.scheduler_address
+        run([fmlr], tmp_path, "toy", jobs=-1, backend="dask", address=address)
+    here = results(fmlr, "toy").rows
+    there = read_study(fmlr, tmp_path / "studies")[0].rows
+    assert [row["error"] for row in there] == pytest.approx([r["error"] for r in here], rel=1e-6)
+
+
+def test_the_mean_is_over_replications_not_rows():
+    rows = [{"seed": 0, "x": 1.0}, {"seed": 0, "x": 3.0}, {"seed": 1, "x": 4.0}]
+    assert Results(rows).estimate("x") == Estimate(3.0, 1.0, 2)
+    assert str(Results([]).estimate("x")) == "not run"
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(0.12345, "0.123 ± 0.010"), (12.345, "12.3 ± 0.0"), (1234.5, "1234 ± 0")],
+)
+def test_estimates_are_written_to_three_digits(value, written):
+    assert str(Estimate(value, 0.01, 3)) == written
+
+
+def test_a_claim_far_from_what_was_noted_must_explain_itself():
+    near = Claim("a", "1", Estimate(1.0, 0.1, 10), "yes", noted=1.15)
+    far = Claim("a", "1", Estimate(1.0, 0.1, 10), "yes", noted=1.5)
+    assert near.distance == pytest.approx(1.5) and near.cells()[-1] == ""
+    assert far.distance == pytest.approx(5.0) and "not explained" in far.cells()[-1]
+    assert replace(far, why="other data").cells()[-1] == "other data"
+    # Ten replications of theirs and ten of ours: the difference has twice the variance.
+    assert replace(far, noted_n=10).distance == pytest.approx(5 / math.sqrt(2))
+
+
+def test_names_are_unique_and_every_module_is_listed():
+    from fedkin import studies
+
+    found = [s.name for m in studies.MODULES for s in _studies(m)]
+    assert len(found) == len(set(found)) == len(catalogue())
+    folder = Path(studies.__file__).parent
+    apart = {"__init__", "study", "runner", "book"}
+    unlisted = {
+        path.stem
+        for path in folder.glob("*.py")
+        if path.stem not in apart and "STUDIES = " in path.read_text(encoding="utf-8")
+    }
+    assert unlisted == set(studies.MODULES)
+
+
+def _studies(module):
+    from importlib import import_module
+
+    return import_module(f"fedkin.studies.{module}").STUDIES
+
+
+def test_the_command_lists_and_refuses_unknown_names(tmp_path):
+    listed = CliRunner().invoke(app, ["study", "list"])
+    assert "fmlr-figure-1" in listed.output
+    refused = CliRunner().invoke(app, ["study", "run", "nothing", "--out", str(tmp_path)])
+    assert isinstance(refused.exception, ValueError) and "study list" in str(refused.exception)
