@@ -2,13 +2,10 @@
 
 import pytest
 
-from fedkin.studies import catalogue
-from fedkin.studies.runner import results
-
 
 @pytest.fixture(scope="module")
-def figures():
-    return {k: results(catalogue()[f"fmlr-figure-{k}"], "toy") for k in (1, 2, 3, 4, 5)}
+def figures(toy):
+    return {k: toy(f"fmlr-figure-{k}") for k in (1, 2, 3, 4, 5)}
 
 
 @pytest.mark.parametrize("figure", [1, 2, 3, 4, 5])
