@@ -123,7 +123,7 @@ def program(roster: Roster, settings: Settings) -> Program:
     shared, smallest = _first(desk, spread.total("moments"), settings, roster.seed)
     tables: dict[str, Floats] = {}
     history: list[float] = []
-    converged = False
+    converged, at_rest = False, 0
     for _ in range(settings["max_rounds"]):
         replies = yield Ask("expect", _message(shared), fraction=settings["fraction"], note="EM")
         desk.heard[replies.clients] = True
@@ -133,7 +133,8 @@ def program(roster: Roster, settings: Settings) -> Program:
         moved = np.abs(new.coef - shared.coef).max() / max(np.abs(new.coef).max(), 1e-300)
         history.append(float(moved))
         shared = new
-        if moved <= settings["tol"]:
+        at_rest = at_rest + 1 if moved <= settings["tol"] else 0
+        if at_rest >= mixture_desk.rounds_at_rest(settings):
             converged = True
             break
     replies = yield Ask("settle", _message(shared), note="sites settle their weights")

@@ -118,7 +118,7 @@ class Desk(mixture_desk.Desk):
         noise = np.where(self.rows[:, None] > 0, noise, np.inf)
         made = shrink_adaptively(self.weights[:, None, :], noise)
         positive = np.maximum(made.estimates[:, 0], 1e-6)
-        self.weights = positive / positive.sum(axis=1, keepdims=True)
+        self.shared_weights = positive / positive.sum(axis=1, keepdims=True)
 
 
 def _whitened(points: Floats, root: Any) -> Floats:

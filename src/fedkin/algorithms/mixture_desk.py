@@ -32,6 +32,9 @@ SMALLEST_EIGENVALUE_SHARE = 1e-6
 NO_SCATTER = 1e-12
 # Rounds in which a common covariance, noise or the centres may still be settling.
 FIRST_ROUNDS = 1
+# With a share of the sites asked each round, nothing may move for so many turns of all sites: one
+# that could still move has then been asked with probability 1 - e^-3.
+TURNS_AT_REST = 3.0
 
 
 class Desk:
@@ -46,6 +49,7 @@ class Desk:
         self.rows = np.zeros(m)
         self.variances = np.full((m, n_components), UNKNOWN_VARIANCE)
         self.weights = np.full((m, n_components), 1.0 / n_components)
+        self.shared_weights = self.weights.copy()
         self.order = np.tile(np.arange(n_components), (m, 1))
         self.ambiguous: Bools = np.zeros(m, dtype=bool)
         scattered = p if "scatter" in self.step("improve") else 0
@@ -80,7 +84,7 @@ class Desk:
 
     def personal(self) -> dict[str, Any]:
         """Components, weights if the server sends them, and the order a site has to learn."""
-        sent = self.weights if self.settings.get("share_weights") else self.weights[:, :0]
+        sent = self.shared_weights[:, : None if self.settings.get("share_weights") else 0]
         return {"components": self.shared, "order": self.order, "weights": sent}
 
     # ------------------------------------------------------------ what comes in
@@ -163,13 +167,14 @@ def program(desk: type[Desk], roster: Roster, settings: Settings) -> Program:
 
 def rounds(desk: Desk) -> Program:
     """Improve and combine until nothing moves; then the sites settle their weights."""
-    settings, history, converged = desk.settings, [], False
+    settings, history, converged, at_rest = desk.settings, [], False, 0
     for number in range(1, settings["max_rounds"] + 1):
         before = desk.shared.copy()
         desk.combine(number)
         change = float(np.abs(desk.shared - before).max() / max(np.abs(desk.shared).max(), 1e-300))
         history.append(change)
-        if number > FIRST_ROUNDS and change <= settings["tol"]:
+        at_rest = at_rest + 1 if number > FIRST_ROUNDS and change <= settings["tol"] else 0
+        if at_rest >= rounds_at_rest(settings):
             converged = True
             break
         replies = yield Ask(
@@ -184,6 +189,12 @@ def rounds(desk: Desk) -> Program:
         desk.combine(settings["max_rounds"] + 1)
     replies = yield Ask("settle", desk.common(), desk.personal(), note="sites settle their weights")
     return desk.result(replies, np.array(history), converged)
+
+
+def rounds_at_rest(settings: Settings) -> int:
+    """For so many rounds nothing may move before a fit counts as settled."""
+    fraction = settings["fraction"]
+    return 1 if fraction >= 1 else int(np.ceil(TURNS_AT_REST / fraction))
 
 
 def begin(desk: type[Desk], roster: Roster, settings: Settings) -> Generator[Ask, Replies, Desk]:

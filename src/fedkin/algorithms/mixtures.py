@@ -266,6 +266,11 @@ UNKNOWN_VARIANCE = 1e90
 FIRST_PASSES = 30
 # A local fit ends when a row's mean log likelihood gains less than this.
 LOCAL_TOL = 1e-6
+# A gradient step of this many times the longest that cannot overshoot is taken to diverge.
+DIVERGES = 1.9
+# The t-th mini-batch moves a site's own running mean by t^-RATE of the way: batches average out,
+# and the way is long enough (Robbins and Monro: between 1/2 and 1).
+BATCH_RATE = 0.7
 
 
 def start(fields, clients, cache, settings, common, personal, memory, keys):
@@ -323,9 +328,10 @@ def improve(fields, clients, cache, settings, common, personal, memory, keys):
     components, weights, found = personal["components"], memory["weights"], None
     sent = components
     for pass_number in range(settings["local_steps"]):
-        rows = cache
+        rows, rate = cache, None
         if settings["batch_size"]:
             rows = cache.batch(keys.fold(pass_number + 1), settings["batch_size"])
+            memory, rate = _batch_rate(memory, rows.sizes < cache.sizes)
         found = family.expect(rows, weights, components, scale)
         if settings["step"] == "em":
             new = family.maximise(found, components)
@@ -333,9 +339,11 @@ def improve(fields, clients, cache, settings, common, personal, memory, keys):
             new, memory = _gradient(family, found, components, memory, settings)
         if settings["threshold"]:
             new = np.sign(new) * np.maximum(np.abs(new) - settings["threshold"], 0.0)
-        weights = family.weights(found, weights)
-        scale = family.scale(rows, found, new, scale)
-        components = new
+        memory, components = _averaged(memory, "components", new, rate)
+        memory, weights = _averaged(memory, "weights", family.weights(found, weights), rate)
+        new_scale = family.scale(rows, found, new, scale)
+        if new_scale is not scale:
+            memory, scale = _averaged(memory, "scale", new_scale, rate)
     memory = {**memory, "weights": weights}
     if scale is not None and "scale" in memory:
         memory["scale"] = scale
@@ -353,36 +361,67 @@ def add_up(fields, clients, cache, settings, common, personal, memory, keys):
     """The E-step under the components the server sent; sums leave, weights stay."""
     family = Family(settings)
     memory, scale = _remembered(family, cache, common, personal, memory)
-    rows = cache
+    rows, rate = cache, None
     if settings["batch_size"]:
         rows = cache.batch(keys.fold(1), settings["batch_size"])
+        memory, rate = _batch_rate(memory, rows.sizes < cache.sizes)
     sent = personal["components"]
     found = family.expect(rows, memory["weights"], sent, scale)
-    memory = {**memory, "weights": family.weights(found, memory["weights"])}
+    memory, weights = _averaged(memory, "weights", family.weights(found, memory["weights"]), rate)
+    memory = {**memory, "weights": weights}
     if scale is not None and "scale" in memory:
         memory["scale"] = family.scale(rows, found, sent, scale)
-    reply = {"sums": family.sums(found), "rows": cache.sizes.astype(float)}
+    # A mini-batch stands for all rows.
+    share = cache.sizes / np.maximum(rows.sizes, 1)
+    memory, sums = _averaged(memory, "sums", family.sums(found) * share[:, None, None], rate)
+    reply = {"sums": sums, "rows": cache.sizes.astype(float)}
     return _picked(fields, reply, family, rows, found, sent, scale, memory), memory
 
 
 def settle(clients, cache, settings, common, personal, memory, keys):
-    """Take the final components and bring the weights up to date; only the likelihood leaves."""
+    """Take the final components and bring own weights up to date; only the likelihood leaves."""
     family = Family(settings)
     memory, scale = _remembered(family, cache, common, personal, memory)
     found = family.expect(cache, memory["weights"], personal["components"], scale)
-    weights = family.weights(found, memory["weights"])
+    weights = memory["weights"]
+    if not personal["weights"].size:
+        weights = family.weights(found, weights)
     kept = {**memory, "weights": weights, "components": personal["components"]}
     return {"loglik": found.loglik}, kept
 
 
 def _gradient(family, found, components, memory, settings):
-    """The paper's step C_eta / first weight, halved while it is longer than cannot diverge."""
+    """The paper's step C_eta / first weight; one that would diverge is halved until it is safe.
+
+    Twice the longest step diverges; close to it the way is a zigzag, hence DIVERGES. A halved step
+    is at most the longest itself, which cannot overshoot.
+    """
     n_rows = np.maximum(found.n_rows, 1.0)
     step = gaussian.step_sizes(memory["first_weights"], settings["step_constant"], n_rows)
-    limit = 1.9 * family.longest_step(found)
-    n_halvings = np.maximum(np.ceil(np.log2(step / limit)), 0.0)
+    ratio = step / family.longest_step(found)
+    n_halvings = np.where(ratio > DIVERGES, np.ceil(np.log2(np.maximum(ratio, 1.0))), 0.0)
     memory = {**memory, "halvings": memory["halvings"] + n_halvings.sum(axis=1)}
     return family.climb(found, components, step * 0.5**n_halvings), memory
+
+
+def _batch_rate(memory, partial_batch):
+    """Memory with the batches counted, and how far of the way each site goes, (m,)."""
+    n_batches = memory.get("n_batches", np.zeros(len(partial_batch))) + 1.0
+    rate = np.where(partial_batch, n_batches**-BATCH_RATE, 1.0)
+    return {**memory, "n_batches": n_batches}, rate
+
+
+def _averaged(memory, name, new, rate):
+    """Memory with the running mean of what the batches gave (m, ...), and that mean.
+
+    It is the site's own: the server's pull must not enter it, or it would add up. Without a rate
+    (m,) there are no batches, and the mean is the new.
+    """
+    if rate is None:
+        return memory, new
+    old = memory.get(f"batch_{name}", new)
+    mean = old + rate.reshape(len(rate), *[1] * (new.ndim - 1)) * (new - old)
+    return {**memory, f"batch_{name}": mean}, mean
 
 
 def _remembered(family, rows, common, personal, memory):
@@ -429,11 +468,12 @@ def _picked(
     scale: Floats | None,
     memory: Memory,
 ) -> Arrays:
-    """The fields that the step's name promises."""
+    """The fields that the step's name promises; a mini-batch stands for all rows."""
     assert memory is not None
     made = dict(reply)
+    share = reply["rows"] / np.maximum(found.n_rows, 1.0)
     if "variances" in fields:
-        own = family.variances(found, scale)
+        own = family.variances(found, scale) / np.maximum(share, 1.0)[:, None]
         made["variances"] = np.where(np.isfinite(own), own, UNKNOWN_VARIANCE)
     if "weights" in fields:
         made["weights"] = memory["weights"]
@@ -441,8 +481,6 @@ def _picked(
         squares = regression.residual_squares(found, components)
         made["residual"] = squares / np.maximum(found.n_rows, 1.0)
     if "scatter" in fields:
-        # Of all rows, also where a mini-batch stands for them.
-        share = reply["rows"] / np.maximum(found.n_rows, 1.0)
         scatter = gaussian.within_scatter(rows, found, components, "tied")
         made["scatter"] = share[:, None, None] * scatter
     return {name: made[name] for name in fields}

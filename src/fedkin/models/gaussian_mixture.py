@@ -25,6 +25,7 @@ from fedkin.models.latent_classes import (
     EMPTY_COMPONENT,
     after_client,
     clip_factors,
+    clipped_share,
     log_weights,
     mixture_weights,
     to_posterior,
@@ -55,12 +56,24 @@ class Parameters(NamedTuple):
     covariance: Floats | None = None
 
 
+class Clipped(NamedTuple):
+    """What clipped rows leave for a covariance: a row's square counts as clip^2 at most.
+
+    `pulls` (m, ..., R), `sums` (m, ..., R, d) and `scatter` (m, ..., d, d): weights, weighted rows
+    and products of all rows, about the client's centre.
+    """
+
+    pulls: Floats
+    sums: Floats
+    scatter: Floats
+
+
 class Statistics(NamedTuple):
     """What an E-step leaves of a client's rows.
 
     `counts` (m, ..., R): responsibilities added up. `pulls` (m, ..., R) and `sums` (m, ..., R, d):
     weights and weighted rows behind the means; pulls are the counts unless rows are clipped.
-    `loglik` (m, ...); `n_rows` (m,).
+    `loglik` (m, ...); `n_rows` (m,). `clipped`: there if rows are clipped and a covariance learnt.
     """
 
     counts: Floats
@@ -68,6 +81,7 @@ class Statistics(NamedTuple):
     sums: Floats
     loglik: Floats
     n_rows: Floats
+    clipped: Clipped | None = None
 
 
 def prepare(clients: Federation) -> RowBlocks:
@@ -152,7 +166,8 @@ def expect(rows: RowBlocks, parameters: Parameters, clip: float | None = None) -
 
     `clip` bounds how far one row can pull one component: posterior times Mahalanobis length of
     (row - mean). It is a clipped gradient for the gradient step and a Huber weight for the full
-    M-step; counts and likelihood are not touched by it.
+    M-step; counts and likelihood are not touched by it. A covariance gets Huber's weights for
+    scatter (Maronna 1976), scaled to be right for normal rows.
     """
     linear, logs = _linear_part(rows, parameters)
     m, n_restarts, n_components, size = linear.shape
@@ -160,6 +175,9 @@ def expect(rows: RowBlocks, parameters: Parameters, clip: float | None = None) -
     counts = np.zeros((m, n_restarts * n_components))
     loglik = np.zeros((m, n_restarts))
     per_row = n_restarts * n_components
+    robust = clip is not None and parameters.covariance is not None
+    doubly = np.zeros_like(found) if robust else None
+    scatter = np.zeros((m, n_restarts, size - 1, size - 1)) if robust else None
     for chunk in rows.chunks(per_row):
         data, who = chunk.data, chunk.clients
         joint = np.empty((n_restarts, n_components, len(who), data.shape[-1]))
@@ -173,17 +191,30 @@ def expect(rows: RowBlocks, parameters: Parameters, clip: float | None = None) -
         loglik[who] += np.einsum("skn,kn->ks", total, data[:, -1])
         if clip is not None:
             counts[who] += np.einsum("krn,kn->kr", flat, data[:, -1])
+            if doubly is not None and scatter is not None:
+                held = joint * clip_factors(1.0, length, clip) ** 2
+                each = held.reshape(per_row, len(who), -1).transpose(1, 0, 2)
+                doubly[who] += each @ data.transpose(0, 2, 1)
+                weighted = held.sum(axis=1).swapaxes(0, 1)[:, :, None] * data[:, None, :-1]
+                scatter[who] += weighted @ data[:, None, :-1].swapaxes(-1, -2)
             joint *= clip_factors(joint, length, clip)
         found[who] += flat @ data.transpose(0, 2, 1)
     lead = parameters.means.shape[1:-1]
     found = found.reshape(m, *lead, size)
     pulls = found[..., -1]
+    clipped = None
+    if doubly is not None and scatter is not None and clip is not None:
+        share = clipped_share(clip, size - 1)
+        doubly = doubly.reshape(found.shape) / share
+        scatter = scatter.reshape(m, *lead[:-1], size - 1, size - 1) / share
+        clipped = Clipped(doubly[..., -1], doubly[..., :-1], scatter)
     return Statistics(
         pulls if clip is None else counts.reshape(m, *lead),
         pulls,
         found[..., :-1] + pulls[..., None] * after_client(rows.centre, found.ndim - 2),
         _complete(rows, parameters, loglik.reshape(m, *lead[:-1])),
         rows.sizes.astype(float),
+        clipped,
     )
 
 
@@ -267,21 +298,26 @@ def step_sizes(initial_weights: Floats, constant: float, n_rows: Floats) -> Floa
 def within_scatter(
     rows: RowBlocks, statistics: Statistics, means: Floats, kind: CovarianceType
 ) -> Floats:
-    """Responsibility-weighted squares about `means`, summed over components, for unclipped rows.
+    """Responsibility-weighted squares about `means`, summed over components.
 
     (m, ...) for spherical, (m, ..., d) for diag, (m, ..., d, d) for tied. Adding them (and the
     rows) over clients gives what a covariance common to all clients needs.
     """
     n_axes = means.ndim - 3
-    counts = statistics.counts[..., None]
     centre = after_client(rows.centre, means.ndim - 2)
-    about, sums = means - centre, statistics.sums - counts * centre
+    about, clipped = means - centre, statistics.clipped
+    if clipped is None:
+        counts = statistics.counts[..., None]
+        sums, all_rows = statistics.sums - counts * centre, after_client(rows.scatter, n_axes)
+    else:
+        counts, sums, all_rows = clipped.pulls[..., None], clipped.sums, clipped.scatter
     if kind == "tied":
         cross = sums.swapaxes(-1, -2) @ about
         square = about.swapaxes(-1, -2) @ (counts * about)
-        return after_client(rows.scatter, n_axes) - cross - cross.swapaxes(-1, -2) + square
+        return all_rows - cross - cross.swapaxes(-1, -2) + square
     fitted = (2.0 * sums - counts * about) * about
-    squares = np.maximum(after_client(rows.squares, n_axes) - fitted.sum(axis=-2), 0.0)
+    before = np.diagonal(all_rows, axis1=-2, axis2=-1)
+    squares = np.maximum(before - fitted.sum(axis=-2), 0.0)
     return squares.sum(axis=-1) if kind == "spherical" else squares
 
 

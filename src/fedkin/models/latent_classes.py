@@ -60,10 +60,22 @@ def to_posterior(joint: Floats) -> Floats:
     return total
 
 
-def clip_factors(posterior: Floats, length: Floats, clip: float) -> Floats:
+def clip_factors(posterior: Floats | float, length: Floats, clip: float) -> Floats:
     """Factors that bound posterior * length, a row's pull on a component, by `clip`."""
     pull = posterior * length
     return clip / np.maximum(pull, clip)
+
+
+def clipped_share(clip: float | Floats, n_features: int) -> Any:
+    """What clipping at this length leaves of a normal row's expected square, in (0, 1].
+
+    E min(|z|^2, clip^2) / d for z standard normal in d dimensions: dividing by it makes clipped
+    squares right on average for rows that are as they should be.
+    """
+    from scipy.special import chdtr, chdtrc
+
+    square = np.square(clip)
+    return chdtr(n_features + 2.0, square) + square * chdtrc(float(n_features), square) / n_features
 
 
 def mixture_weights(counts: Floats, current: Floats) -> Floats:

@@ -25,6 +25,7 @@ from fedkin.models.latent_classes import (
     best_restart,
     climb,
     clip_factors,
+    clipped_share,
     log_weights,
     mixture_weights,
     to_posterior,
@@ -44,6 +45,8 @@ Floats = NDArray[np.float64]
 # Noise variance is at least this share of the mean square of a client's y (of one, where y is 0):
 # few rows and many coefficients fit perfectly, and the likelihood would run away.
 SMALLEST_NOISE_SHARE = 1e-6
+# A row shorter than this share of the clip is not clipped, whatever its residual.
+LEAST_LENGTH = 1e-6
 
 
 class Parameters(NamedTuple):
@@ -62,13 +65,15 @@ class Statistics(NamedTuple):
 
     `counts` (m, ..., R): responsibilities added up. `packed` (m, ..., R, q): weighted Gram matrices
     and, last, the sum of their weights, which is the count unless rows are clipped. `loglik`
-    (m, ...); `n_rows` (m,).
+    (m, ...); `n_rows` (m,). `squares` (m, ...): if rows are clipped, what clipped residuals about
+    the current coefficients say of the sum of squares of all, had there been no odd rows.
     """
 
     counts: Floats
     packed: Floats
     loglik: Floats
     n_rows: Floats
+    squares: Floats | None = None
 
 
 class Fit(NamedTuple):
@@ -99,7 +104,8 @@ def expect(rows: RowBlocks, parameters: Parameters, clip: float | None = None) -
     """The E-step of every client.
 
     `clip` bounds how far one row can pull one component: posterior times |residual| / sigma times
-    the length of x, its gradient in units of the noise. Counts and likelihood stay as they are.
+    the length of x, its gradient in units of the noise. Counts and likelihood stay as they are;
+    the noise is found from residuals clipped likewise (Huber's proposal 2).
     """
     m, size = rows.n_clients, rows.n_columns
     lead = parameters.coef.shape[1:-1]
@@ -109,6 +115,7 @@ def expect(rows: RowBlocks, parameters: Parameters, clip: float | None = None) -
     packed = np.zeros((m, per_row, n_statistics(size - 1)))
     counts = np.zeros((m, per_row))
     loglik = np.zeros((m, n_restarts))
+    kept, expected = np.zeros((m, n_restarts)), np.zeros(m)
     for chunk in rows.chunks(max(per_row, packed.shape[-1])):
         data, who = chunk.data, chunk.clients
         joint, residual = _log_joint(data, coef[who], logs[who], scale[who], keep=clip is not None)
@@ -118,14 +125,23 @@ def expect(rows: RowBlocks, parameters: Parameters, clip: float | None = None) -
         if clip is not None:
             counts[who] += np.einsum("krn,kn->kr", flat, data[:, -1])
             length = np.sqrt(np.einsum("kdn,kdn->kn", data[:, :-2], data[:, :-2]))
-            joint *= clip_factors(joint, np.abs(residual) * length, clip)
+            pull = np.abs(residual) * length
+            held = (clip_factors(1.0, pull, clip) * residual) ** 2
+            kept[who] += np.einsum("srkn,srkn,kn->ks", joint, held, data[:, -1])
+            joint *= clip_factors(joint, pull, clip)
+            share = clipped_share(clip / np.maximum(length, clip * LEAST_LENGTH), 1)
+            expected[who] += np.einsum("kn,kn->k", share, data[:, -1])
         packed[who] += flat @ _products(data).transpose(0, 2, 1)
     packed = packed.reshape(m, *lead, -1)
     n_rows = rows.sizes.astype(float)
     noise = np.log(2 * np.pi) - 2.0 * np.log(scale)
     loglik = (loglik - 0.5 * n_rows[:, None] * noise).reshape(m, *lead[:-1])
-    counts = packed[..., -1] if clip is None else counts.reshape(m, *lead)
-    return Statistics(counts, packed, loglik, n_rows)
+    if clip is None:
+        return Statistics(packed[..., -1], packed, loglik, n_rows)
+    squares = kept / scale**2 * (n_rows / np.maximum(expected, np.finfo(float).tiny))[:, None]
+    return Statistics(
+        counts.reshape(m, *lead), packed, loglik, n_rows, squares.reshape(m, *lead[:-1])
+    )
 
 
 def log_joint(clients: Federation, parameters: Parameters, fit_intercept: bool = False) -> Floats:
@@ -262,8 +278,11 @@ def smallest_noise(rows: RowBlocks) -> Floats:
 def residual_squares(statistics: Statistics, coef: Floats) -> Floats:
     """Weighted squared residuals summed over components, (m, ...).
 
-    Adding them (and the rows) over clients gives what a noise common to all clients needs.
+    Adding them (and the rows) over clients gives what a noise common to all clients needs. Clipped
+    ones are about the coefficients of the E-step, whatever `coef` is.
     """
+    if statistics.squares is not None:
+        return statistics.squares
     squares = (residual_coefficients(coef) * statistics.packed).sum(axis=-1)
     total: Floats = np.maximum(squares, 0.0).sum(axis=-1)
     return total
