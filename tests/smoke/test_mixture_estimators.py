@@ -165,6 +165,43 @@ def test_regression_faces_find_easy_regressions(estimator):
     assert "regressions" in str(fitted.summary())
 
 
+def test_adapting_gives_a_new_site_weights_and_leaves_the_rest():
+    fitted = FedGrEM(3, random_state=0).fit(SITES.clients)
+    before, centers = fitted.weights_.copy(), fitted.centers_.copy()
+    rng = np.random.default_rng(0)
+    label = rng.choice(3, p=[0.05, 0.05, 0.9], size=300)
+    X = centers[label] + rng.normal(size=(300, 10))
+    middle = (centers[0] + centers[2])[None] / 2
+    even = fitted.predict_proba(middle, groups=["new"])
+    fitted.adapt(X, groups="new")
+    # Between two groups the site's weights decide.
+    odds = fitted.predict_proba(middle, groups=["new"])[0, [2, 0]]
+    counts = np.bincount(label, minlength=3)
+    assert odds[0] / odds[1] == pytest.approx(counts[2] / counts[0], rel=0.05)
+    assert not np.allclose(even[0, 2] / even[0, 0], odds[0] / odds[1], rtol=0.5)
+    np.testing.assert_array_equal(fitted.weights_, before)
+    np.testing.assert_array_equal(fitted.centers_, centers)
+    with pytest.raises(ValueError, match="'site-1' was in the fit"):
+        fitted.adapt(X, groups="site-1")
+    with pytest.raises(ValueError, match="needs the name of the site"):
+        fitted.adapt(X)
+
+
+def test_adapting_a_mixture_of_regressions_needs_and_uses_the_outcome():
+    fitted = FedGrEM(2, family="regression", random_state=0).fit(REGRESSIONS.clients)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 3))
+    y = X @ fitted.centers_[1] + rng.normal(size=200)
+    before = fitted.score(X, y, groups=["new"] * 200)
+    with pytest.raises(ValueError, match="needs the outcome y"):
+        fitted.adapt(X, groups="new")
+    fitted.adapt(X[:100], y[:100], groups="new")
+    after = fitted.score(X[100:], y[100:], groups=["new"] * 100)
+    assert after > 0.8 > before
+    again = fitted.fit(REGRESSIONS.clients)
+    assert again.score(X, y, groups=["new"] * 200) == pytest.approx(before)
+
+
 def test_the_summary_says_what_left():
     adaptive = str(FedGrEM(3, random_state=0).fit(SITES.clients).summary())
     assert "number of rows in each of its groups can be inferred" in adaptive.replace("\n", " ")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from fedkin.algorithms.fedgrem import FEDGREM
 from fedkin.estimators.base import check_choice
-from fedkin.estimators.mixtures import MixtureEstimator
+from fedkin.estimators.mixtures import JoiningEstimator
 
 
-class FedGrEM(MixtureEstimator):
+@dataclass(eq=False, repr=False)
+class FedGrEM(JoiningEstimator):
     """Robust federated EM for Gaussian mixtures and mixtures of regressions inside sites.
 
     Every site has R groups of rows with its own weights and components (means or coefficients). A
@@ -71,62 +73,22 @@ class FedGrEM(MixtureEstimator):
 
     _algorithm = FEDGREM
 
-    def __init__(
-        self,
-        n_components=2,
-        *,
-        family="gaussian",
-        covariance_type="identity",
-        shrinkage="adaptive",
-        init="auto",
-        second_start="auto",
-        align="auto",
-        n_restarts=10,
-        step="auto",
-        step_constant=0.95,
-        local_steps=1,
-        batch_size=None,
-        fraction=1.0,
-        share_weights=False,
-        clip=None,
-        threshold=None,
-        sigma=None,
-        fit_intercept=False,
-        solver="exact",
-        penalty_start=1.0,
-        penalty_decay=0.1,
-        penalty_constant=2.0,
-        max_rounds=200,
-        tol=1e-4,
-        random_state=None,
-        engine=None,
-    ):
-        self.n_components = n_components
-        self.family = family
-        self.covariance_type = covariance_type
-        self.shrinkage = shrinkage
-        self.init = init
-        self.second_start = second_start
-        self.align = align
-        self.n_restarts = n_restarts
-        self.step = step
-        self.step_constant = step_constant
-        self.local_steps = local_steps
-        self.batch_size = batch_size
-        self.fraction = fraction
-        self.share_weights = share_weights
-        self.clip = clip
-        self.threshold = threshold
-        self.sigma = sigma
-        self.fit_intercept = fit_intercept
-        self.solver = solver
-        self.penalty_start = penalty_start
-        self.penalty_decay = penalty_decay
-        self.penalty_constant = penalty_constant
-        self.max_rounds = max_rounds
-        self.tol = tol
-        self.random_state = random_state
-        self.engine = engine
+    covariance_type: Any = "identity"
+    shrinkage: Any = "adaptive"
+    second_start: Any = "auto"
+    step: Any = "auto"
+    step_constant: Any = 0.95
+    local_steps: Any = 1
+    batch_size: Any = None
+    share_weights: Any = False
+    clip: Any = None
+    threshold: Any = None
+    sigma: Any = None
+    fit_intercept: Any = False
+    solver: Any = "exact"
+    penalty_start: Any = 1.0
+    penalty_decay: Any = 0.1
+    penalty_constant: Any = 2.0
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

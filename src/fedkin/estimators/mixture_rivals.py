@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,8 @@ from fedkin.algorithms.local_em import LOCAL_EM
 from fedkin.algorithms.tgmm import TGMM as TGMM_ALGORITHM
 from fedkin.alignment import align
 from fedkin.engines import InProcess
-from fedkin.estimators.base import check_choice
-from fedkin.estimators.mixtures import MixtureEstimator
+from fedkin.estimators.base import check_choice, check_count
+from fedkin.estimators.mixtures import JoiningEstimator, MixtureEstimator
 from fedkin.federation import Federation
 
 SUMS_LEFT = (
@@ -26,7 +26,8 @@ ONLY_LIKELIHOOD_LEFT = "Nothing but its log likelihood and number of rows left a
 ROWS_LEFT = "All rows were brought to one place: this fit shares the data themselves."
 
 
-class FedEM(MixtureEstimator):
+@dataclass(eq=False, repr=False)
+class FedEM(JoiningEstimator):
     """One set of components for all sites, weights of their own (Marfoq et al. 2021).
 
     average : "plain" (mean of the sites' M-steps) or "pooled" (M-step of all rows). Other
@@ -35,48 +36,16 @@ class FedEM(MixtureEstimator):
 
     _algorithm = FEDEM
 
-    def __init__(
-        self,
-        n_components=2,
-        *,
-        family="gaussian",
-        covariance_type="identity",
-        average="plain",
-        init="auto",
-        align="auto",
-        n_restarts=10,
-        step="em",
-        step_constant=0.95,
-        local_steps=1,
-        batch_size=None,
-        fraction=1.0,
-        clip=None,
-        sigma=None,
-        fit_intercept=False,
-        max_rounds=500,
-        tol=1e-4,
-        random_state=None,
-        engine=None,
-    ):
-        self.n_components = n_components
-        self.family = family
-        self.covariance_type = covariance_type
-        self.average = average
-        self.init = init
-        self.align = align
-        self.n_restarts = n_restarts
-        self.step = step
-        self.step_constant = step_constant
-        self.local_steps = local_steps
-        self.batch_size = batch_size
-        self.fraction = fraction
-        self.clip = clip
-        self.sigma = sigma
-        self.fit_intercept = fit_intercept
-        self.max_rounds = max_rounds
-        self.tol = tol
-        self.random_state = random_state
-        self.engine = engine
+    covariance_type: Any = "identity"
+    average: Any = "plain"
+    step: Any = "em"
+    step_constant: Any = 0.95
+    local_steps: Any = 1
+    batch_size: Any = None
+    clip: Any = None
+    sigma: Any = None
+    fit_intercept: Any = False
+    max_rounds: Any = 500
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -89,7 +58,8 @@ class FedEM(MixtureEstimator):
         return ([SUMS_LEFT] if self.average == "pooled" else []) + super()._account()
 
 
-class FedGMM(MixtureEstimator):
+@dataclass(eq=False, repr=False)
+class FedGMM(JoiningEstimator):
     """Shared components of x and shared regressions, pair weights of a site (Wu et al. 2023).
 
     n_input_components : number of components of x (M_1). Regressions only. Other parameters and
@@ -98,36 +68,11 @@ class FedGMM(MixtureEstimator):
 
     _algorithm = FEDGMM
 
-    def __init__(
-        self,
-        n_components=2,
-        *,
-        family="regression",
-        n_input_components=3,
-        init="auto",
-        align="auto",
-        n_restarts=10,
-        fraction=1.0,
-        sigma=None,
-        fit_intercept=False,
-        max_rounds=500,
-        tol=1e-4,
-        random_state=None,
-        engine=None,
-    ):
-        self.n_components = n_components
-        self.family = family
-        self.n_input_components = n_input_components
-        self.init = init
-        self.align = align
-        self.n_restarts = n_restarts
-        self.fraction = fraction
-        self.sigma = sigma
-        self.fit_intercept = fit_intercept
-        self.max_rounds = max_rounds
-        self.tol = tol
-        self.random_state = random_state
-        self.engine = engine
+    family: Any = "regression"
+    n_input_components: Any = 3
+    sigma: Any = None
+    fit_intercept: Any = False
+    max_rounds: Any = 500
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -136,10 +81,7 @@ class FedGMM(MixtureEstimator):
                 "FedGMM models an outcome y beside x: family='regression'. For Gaussian mixtures "
                 "use FedEM, TGMM or FedGrEM"
             )
-        if self.n_input_components < 1:
-            raise ValueError(
-                f"n_input_components must be at least 1, not {self.n_input_components}"
-            )
+        check_count("n_input_components", self.n_input_components)
 
     def _read(self, outcome) -> None:
         super()._read(outcome)
@@ -150,7 +92,8 @@ class FedGMM(MixtureEstimator):
         return [*super()._account(), SUMS_LEFT, MOMENTS_LEFT]
 
 
-class TGMM(MixtureEstimator):
+@dataclass(eq=False, repr=False)
+class TGMM(JoiningEstimator):
     """Every site with the others' first estimates as sources (Wang et al. 2021).
 
     source_weight : weight of each other site. Gaussian mixtures only. Other parameters and
@@ -159,34 +102,9 @@ class TGMM(MixtureEstimator):
 
     _algorithm = TGMM_ALGORITHM
 
-    def __init__(
-        self,
-        n_components=2,
-        *,
-        family="gaussian",
-        covariance_type="identity",
-        source_weight=0.4,
-        init="auto",
-        align="auto",
-        n_restarts=10,
-        fraction=1.0,
-        max_rounds=500,
-        tol=1e-4,
-        random_state=None,
-        engine=None,
-    ):
-        self.n_components = n_components
-        self.family = family
-        self.covariance_type = covariance_type
-        self.source_weight = source_weight
-        self.init = init
-        self.align = align
-        self.n_restarts = n_restarts
-        self.fraction = fraction
-        self.max_rounds = max_rounds
-        self.tol = tol
-        self.random_state = random_state
-        self.engine = engine
+    covariance_type: Any = "identity"
+    source_weight: Any = 0.4
+    max_rounds: Any = 500
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -195,10 +113,9 @@ class TGMM(MixtureEstimator):
                 "TGMM is a method for Gaussian mixtures; for mixtures of regressions use FedEM, "
                 "FedGMM or FedGrEM"
             )
-        if not self.source_weight >= 0:
-            raise ValueError(f"source_weight must not be negative, not {self.source_weight}")
 
 
+@dataclass(eq=False, repr=False)
 class LocalEM(MixtureEstimator):
     """Every site alone, by EM or gradient EM; groups mean something else at every site.
 
@@ -210,36 +127,13 @@ class LocalEM(MixtureEstimator):
 
     _algorithm = LOCAL_EM
 
-    def __init__(
-        self,
-        n_components=2,
-        *,
-        family="gaussian",
-        covariance_type="identity",
-        init="auto",
-        n_restarts=10,
-        step="em",
-        step_constant=0.1,
-        sigma=None,
-        fit_intercept=False,
-        max_rounds=5,
-        tol=1e-6,
-        random_state=None,
-        engine=None,
-    ):
-        self.n_components = n_components
-        self.family = family
-        self.covariance_type = covariance_type
-        self.init = init
-        self.n_restarts = n_restarts
-        self.step = step
-        self.step_constant = step_constant
-        self.sigma = sigma
-        self.fit_intercept = fit_intercept
-        self.max_rounds = max_rounds
-        self.tol = tol
-        self.random_state = random_state
-        self.engine = engine
+    covariance_type: Any = "identity"
+    step: Any = "em"
+    step_constant: Any = 0.1
+    sigma: Any = None
+    fit_intercept: Any = False
+    max_rounds: Any = 5
+    tol: Any = 1e-6
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -273,6 +167,7 @@ class LocalEM(MixtureEstimator):
         return [ONLY_LIKELIHOOD_LEFT]
 
 
+@dataclass(eq=False, repr=False)
 class PooledEM(LocalEM):
     """EM on all rows in one place: what could be done if data could be shared. In process only.
 

@@ -27,8 +27,9 @@ class FittedMixture(DensityMixin, FederatedEstimator):
         """Groups of rows (Gaussian mixtures), or their expected outcome (regressions).
 
         A site of the fit gets its own components and weights. Any other site, and groups=None after
-        a fit to several sites, gets the population's components, with weights from its own rows
-        (Gaussian mixtures) or the sites' average (regressions: without y rows do not tell).
+        a fit to several sites, gets the population's components, with weights from `adapt`, else
+        from these rows (Gaussian mixtures) or the sites' average (regressions: without y rows do
+        not tell).
         """
         check_is_fitted(self)
         if self.family == "gaussian":
@@ -71,6 +72,24 @@ class FittedMixture(DensityMixin, FederatedEstimator):
             return r2_score(X.y if y is None else y, self.predict(X, groups))
         return float(self.score_samples(X, groups=groups).mean())
 
+    def adapt(self, X, y=None, groups=None):
+        """Learn the weights of sites not in the fit from their own rows; what is shared stays.
+
+        `groups` names the site of each row, or one site for all of them. Regressions need y.
+        """
+        check_is_fitted(self)
+        if groups is None and not isinstance(X, Federation):
+            raise ValueError("adapt needs the name of the site: adapt(X, groups='new-site')")
+        clients, _ = self._clients(X, y, groups)
+        if self.family == "regression" and clients.y is None:
+            raise ValueError("adapt needs the outcome y of the new sites' rows")
+        for name in clients.names:
+            if name in self._position and self._heard[self._position[name]]:
+                raise ValueError(f"site {name!r} was in the fit and has weights of its own")
+            self._adapted.pop(name, None)
+        self._adapted.update(zip(clients.names, self._parameters(clients)[0]))
+        return self
+
     def _clients(self, X, y, groups) -> tuple[Federation, np.ndarray]:
         """Rows as a federation, and where in it each row of X stands."""
         if isinstance(X, Federation):
@@ -106,6 +125,9 @@ class FittedMixture(DensityMixin, FederatedEstimator):
             weights[:] = self.weights_[self._heard].mean(axis=0)
             weights[here] = self.weights_[known[here]]
         learn = ~here if hasattr(self, "weights_") else np.ones(len(known), dtype=bool)
+        for k, name in enumerate(clients.names):
+            if name in self._adapted:
+                weights[k], learn[k] = self._adapted[name], False
         if learn.any() and (self.family == "gaussian" or clients.y is not None):
             self._learn_weights(clients, weights, components, scale, learn)
         return weights, components, scale

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from numbers import Real
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from fedkin.estimators.base import check_choice
+from fedkin.estimators.base import check_choice, check_count
 from fedkin.estimators.mixture_account import account_of, listed, summary_of
 from fedkin.estimators.mixture_use import FittedMixture
 from fedkin.federation import Federation
 from fedkin.models.gaussian_mixture import COVARIANCE_TYPES
 from fedkin.protocol import Algorithm, Outcome
 from fedkin.tables import Summary
+
+# Parameters that, where an estimator has them, are whole numbers of at least one, are above zero,
+# or are at least zero; None means that they are not used.
+COUNTS = ("n_components", "n_restarts", "local_steps", "batch_size", "max_rounds")
+POSITIVE = ("clip", "step_constant", "sigma")
+NOT_NEGATIVE = ("threshold", "penalty_start", "penalty_decay", "penalty_constant", "source_weight")
+ALIGNMENTS = ("auto", "exhaustive", "stepwise", "assignment")
 
 
 class AmbiguousWarning(UserWarning):
@@ -26,13 +35,25 @@ class StepHalvedWarning(UserWarning):
     """A gradient step would have diverged and was shortened."""
 
 
+@dataclass(eq=False, repr=False)
 class MixtureEstimator(FittedMixture):
     """Common ground: parameters in `n_components`, `family`, ..., a run, attributes out.
 
-    Subclasses say `_algorithm` and, where it is more than their parameters, `_settings`.
+    Subclasses say `_algorithm` and, where it is more than their parameters, `_settings`. Their
+    parameters are the fields of a dataclass, so that what several have is written once.
     """
 
-    _algorithm: Algorithm
+    _algorithm: ClassVar[Algorithm]
+
+    n_components: Any = 2
+    _: KW_ONLY
+    family: Any = "gaussian"
+    init: Any = "auto"
+    n_restarts: Any = 10
+    max_rounds: Any = 200
+    tol: Any = 1e-4
+    random_state: Any = None
+    engine: Any = None
 
     def __sklearn_tags__(self):
         """A mixture of regressions is a regressor and needs y."""
@@ -73,24 +94,23 @@ class MixtureEstimator(FittedMixture):
                     "init='federated' is for family='regression'; Gaussian mixtures start from "
                     "'kmeans++', 'ward' or an array"
                 )
-        if self.n_components < 1:
-            raise ValueError(f"n_components must be at least 1, not {self.n_components}")
-        if self.n_restarts < 1:
-            raise ValueError(f"n_restarts must be at least 1, not {self.n_restarts}")
-        sigma = getattr(self, "sigma", None)
-        if sigma is not None and not sigma > 0:
-            raise ValueError(f"sigma must be positive, not {sigma}")
-        fraction = getattr(self, "fraction", 1.0)
-        if not 0 < fraction <= 1:
-            raise ValueError(f"fraction must be above 0 and at most 1, not {fraction}")
-        for name in ("local_steps", "batch_size", "max_rounds"):
+        for name in COUNTS:
+            if getattr(self, name, None) is not None:
+                check_count(name, getattr(self, name))
+        for name in POSITIVE:
             value = getattr(self, name, None)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, not {value}")
-        for name in ("clip", "step_constant"):
-            value = getattr(self, name, None)
-            if value is not None and not value > 0:
+            if value is not None and not _number(name, value) > 0:
                 raise ValueError(f"{name} must be positive, not {value}")
+        for name in NOT_NEGATIVE:
+            value = getattr(self, name, None)
+            if value is not None and not _number(name, value) >= 0:
+                raise ValueError(f"{name} must not be negative, not {value}")
+        fraction = getattr(self, "fraction", 1.0)
+        if not 0 < _number("fraction", fraction) <= 1:
+            raise ValueError(f"fraction must be above 0 and at most 1, not {fraction}")
+        if np.isnan(_number("tol", self.tol)):
+            raise ValueError("tol must be a number, not NaN; 0 or less never stops early")
+        check_choice("align", getattr(self, "align", "auto"), ALIGNMENTS)
 
     def _starts(self) -> tuple[str, ...]:
         return ("federated",)
@@ -150,6 +170,7 @@ class MixtureEstimator(FittedMixture):
         self.n_iter_ = len(next(iter(self.history_.values())))
         self._site_loglik, self._site_rows = result["site_loglik"], result["site_rows"]
         self._heard = self._site_rows > 0
+        self._adapted: dict[str, np.ndarray] = {}
         if "weights" in memories:
             known = self._heard & (memories["weights"].sum(axis=1) > 0)
             self.weights_ = np.full((m, self.n_components), np.nan)
@@ -233,3 +254,18 @@ class MixtureEstimator(FittedMixture):
     def _account(self) -> list[str]:
         """What left the sites, in words."""
         return account_of(self)
+
+
+@dataclass(eq=False, repr=False)
+class JoiningEstimator(MixtureEstimator):
+    """Common ground of those whose sites exchange components."""
+
+    align: Any = "auto"
+    fraction: Any = 1.0
+
+
+def _number(name: str, value: Any) -> float:
+    """Complain about what is not a number."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ValueError(f"{name} must be a number, not {value!r}")
+    return float(value)
