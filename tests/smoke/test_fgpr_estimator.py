@@ -47,10 +47,11 @@ def test_fitted_attributes_and_summary():
     assert "value and gradient" in str(summary) and "<table" in page(summary)
 
 
-def test_any_kernel_of_scikit_learn_will_do():
+@pytest.mark.parametrize("family", [FGPR, LocalGP, PooledGP])
+def test_any_kernel_of_scikit_learn_will_do(family):
     data = make_gaussian_sites(5, 10, random_state=1).federation
     kernel = RBF(0.5) * RationalQuadratic(1.0) + WhiteKernel(0.5)
-    model = FGPR(kernel, personalise="posterior", normalize_y=False).fit(data)
+    model = family(kernel, normalize_y=False).fit(data)
     assert type(model.kernel_) is type(kernel)
     assert np.isfinite(model.predict(GRID, np.full(7, "site-1"))).all()
 

@@ -107,7 +107,7 @@ def _divisors(sizes: Floats, form: Form, scaling: str) -> Floats:
     """What gradients are divided by: M, and for the scale in the theory 3 log M."""
     divisor = np.tile(np.maximum(sizes, 1.0)[:, None], (1, len(form.start)))
     if scaling == "theory":
-        theory = THEORY_SHARE * np.log(np.maximum(sizes, np.e))
+        theory = THEORY_SHARE * np.maximum(np.log(np.maximum(sizes, 1.0)), 1.0)
         divisor[:, form.is_scale] = theory[:, None]
     return divisor
 

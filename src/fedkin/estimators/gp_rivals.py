@@ -50,14 +50,15 @@ class _GPRival(FGPR):
         self.random_state = random_state
         self.engine = engine
 
+    def _as_fgpr(self) -> FGPR:
+        """FGPR with these parameters: their rules are its; its others do not exist here."""
+        return FGPR(**self.get_params(deep=False))
+
     def _check_parameters(self) -> None:
-        # The rules for these are FGPR's; the rest of its parameters do not exist here.
-        given = {name: getattr(self, name) for name in self.get_params() if name != "engine"}
-        FGPR(**given)._check_parameters()
+        self._as_fgpr()._check_parameters()
 
     def _settings(self) -> dict[str, Any]:
-        given = {name: getattr(self, name) for name in self.get_params() if name != "engine"}
-        return FGPR(**given)._settings()
+        return self._as_fgpr()._settings()
 
     def _warn(self) -> None:
         pass

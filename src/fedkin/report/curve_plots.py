@@ -28,16 +28,23 @@ def _axes(axes: Any, **size: Any) -> Any:
     return Figure(layout="constrained", **size).subplots()
 
 
-def posterior_bands(model: CurveEstimator, data: Federation, site: str, axes: Any = None) -> Any:
-    """Mean and 95 % band of one site over its rows (one feature)."""
+def posterior_bands(
+    model: CurveEstimator,
+    data: Federation,
+    site: str,
+    axes: Any = None,
+    over: tuple[float, float] | None = None,
+) -> Any:
+    """Mean and 95 % band of one site over its rows (one feature), or over the range `over`."""
     if data.n_features != 1:
         raise ValueError(f"a band needs one feature, the data have {data.n_features}")
     if site not in data.names:
         raise ValueError(f"there is no site {site!r} in the data")
     axes = _axes(axes)
     X, y = data.client(data.names.index(site))
-    low, high = (X.min(), X.max()) if len(X) else (0.0, 1.0)
-    grid = np.linspace(low, high, GRID)[:, None]
+    if over is None:
+        over = (X.min(), X.max()) if len(X) else (0.0, 1.0)
+    grid = np.linspace(*over, GRID)[:, None]
     mean, std = model.predict(grid, np.full(GRID, site), return_std=True)
     axes.fill_between(grid[:, 0], mean - 1.96 * std, mean + 1.96 * std, alpha=0.25, lw=0)
     axes.plot(grid[:, 0], mean)
