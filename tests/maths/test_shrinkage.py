@@ -7,7 +7,8 @@ import cvxpy as cp
 import numpy as np
 import pytest
 
-from fedkin.shrinkage import _center_and_spread, belonging, shrink_adaptively, shrink_to_center
+from fedkin.shrinkage import shrink_adaptively, shrink_to_center
+from fedkin.shrinkage.spread import belonging, center_and_spread
 
 # --- oracles -------------------------------------------------------------------------------------
 
@@ -292,7 +293,7 @@ def test_centre_and_spread_solve_their_two_equations(h):
     _, estimates, variances = model_draw(h, n_sites=11, n_repeats=30)
     by_component = np.moveaxis(estimates, 0, 1), variances.T, np.ones(variances.T.shape, dtype=bool)
     start = np.median(estimates, axis=0)
-    center, between, _ = _center_and_spread(*by_component, start)
+    center, between, _ = center_and_spread(*by_component, start)
     total = between + variances
     offsets = estimates - center
     ratios = (offsets**2).sum(axis=2) / total
@@ -309,7 +310,7 @@ def test_centre_and_spread_solve_their_two_equations(h):
 def test_the_refined_spread_is_closer_to_the_truth_than_the_median(h):
     _, estimates, variances = model_draw(h)
     by_component = np.moveaxis(estimates, 0, 1), variances.T, np.ones(variances.T.shape, dtype=bool)
-    _, first, _ = _center_and_spread(*by_component, np.median(estimates, axis=0))
+    _, first, _ = center_and_spread(*by_component, np.median(estimates, axis=0))
     refined = shrink_adaptively(estimates, variances).between_variance
     truth = h**2 / 10
     assert np.abs(refined - truth).mean() < 0.95 * np.abs(first - truth).mean()
