@@ -11,17 +11,21 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedkin.algorithms.fgpr import FGPR as ALGORITHM
 from fedkin.algorithms.fgpr_mixture import expectation
-from fedkin.estimators.base import check_choice
+from fedkin.algorithms.fgpr_sites import PERSONAL_SPREAD
+from fedkin.estimators.base import check_choice, check_count
 from fedkin.estimators.curves import Curve, CurveEstimator
 from fedkin.federation import Federation
 from fedkin.models.gaussian_process import evaluate
 from fedkin.models.gp_posterior import SiteCurve
 from fedkin.models.gp_rows import input_frame, prepare, standardisation
+from fedkin.models.gp_uncertainty import cloud
 from fedkin.models.kernels import default_spec, form_of, from_spec, to_spec, with_theta
 from fedkin.tables import Summary, Table
 
 OPTIMIZERS = ("exact", "sgd", "adam-restarted")
 PERSONALISE = ("choose", "posterior", "map")
+# The standard deviation of fewer rows is off by a quarter and more.
+FEW_ROWS = 10
 ACCOUNT = {
     "exact": "In every round each site sent value and gradient of its log likelihood.",
     "sgd": "In every round each site sent the hyper-parameters its own steps led to.",
@@ -47,7 +51,8 @@ class FGPR(CurveEstimator):
         ends at the wrong point (kept to compare).
     personalise : "choose", "posterior" or "map"
         Whether a site predicts with hyper-parameters of its own: where they win by BIC, never,
-        or always but pulled to the shared ones. They stay at the site.
+        or always but pulled to the shared ones. They stay at the site. Predictions average over
+        what the site's rows leave open of them; `site_kernels_` holds the most probable ones.
     n_priors : int or None
         Number of priors in a mixture over sites; None chooses it by BIC up to `max_priors`.
     normalize_y : True, "mean" or False
@@ -160,12 +165,14 @@ class FGPR(CurveEstimator):
         check_choice("gradient_scaling", self.gradient_scaling, ("rows", "theory"))
         check_choice("robust", self.robust, (False, "trimmed", "median"))
         for name in ("max_priors", "max_points", "local_steps", "batch_size", "max_rounds"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+            check_count(name, getattr(self, name))
+        for name in ("learning_rate", "tol"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
         if not 0 < self.fraction <= 1:
             raise ValueError(f"fraction must be above 0 and at most 1, not {self.fraction}")
-        if self.n_priors is not None and self.n_priors < 1:
-            raise ValueError(f"n_priors must be at least 1 or None, not {self.n_priors}")
+        if self.n_priors is not None:
+            check_count("n_priors", self.n_priors)
         plain = self.optimizer == "exact" and self.robust is False and self.fraction == 1
         if self.n_priors != 1 and not plain:
             raise ValueError(
@@ -252,11 +259,17 @@ class FGPR(CurveEstimator):
             k = self._position.get(name)
             if k is None or self._memories is None or self._data is None:
                 return self._prior_curve()
-            own = bool(self.own_[k])
-            theta = self._site_theta[k][None] if own else self.theta_
-            weights = np.ones(1) if own else self.responsibilities_[k]
-            self._curves[name] = self._conditioned(self._data.take([k]), theta, weights)
+            site, theta, weights = self._data.take([k]), self.theta_, self.responsibilities_[k]
+            if self.own_[k]:
+                theta, weights = self._own_priors(site, k)
+            self._curves[name] = self._conditioned(site, theta, weights)
         return self._curves[name]
+
+    def _own_priors(self, site: Federation, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Hyper-parameters of a site's own with weights: what its rows leave open of them."""
+        data = prepare(site, self.normalize_y, self.mean, self.max_points)
+        centre, spread = self.theta_[self.labels_[k]], PERSONAL_SPREAD[self.personalise]
+        return cloud(data, self._form, self._site_theta[k], centre, spread)
 
     def _prior_curve(self) -> SiteCurve:
         """What is known of a site without rows."""
@@ -348,7 +361,7 @@ class FGPR(CurveEstimator):
         if self.own_.any():
             notes.append(
                 f"{int(self.own_.sum())} of {len(self.own_)} sites predict with hyper-parameters "
-                "of their own, which did not leave them."
+                "of their own, which did not leave them, averaged over what its rows leave open."
             )
         large = self._site_rows > self.max_points
         if large.any():
@@ -356,6 +369,13 @@ class FGPR(CurveEstimator):
             notes.append(
                 f"{int(large.sum())} sites have more than max_points={self.max_points} rows: "
                 f"trained on random pieces of that size, predicted from {how}."
+            )
+        few = int(((self._site_rows > 0) & (self._site_rows < FEW_ROWS)).sum())
+        if few and self.normalize_y is True:
+            notes.append(
+                f"{few} sites have fewer than {FEW_ROWS} rows and are standardised by their own "
+                "spread, which they hardly know: their bands are too narrow. If sites are in the "
+                "same units, normalize_y='mean' shares the scale."
             )
         if hasattr(self, "jitter_") and (self.jitter_ > 0).any():
             notes.append(f"Jitter was needed at {int((self.jitter_ > 0).sum())} sites.")

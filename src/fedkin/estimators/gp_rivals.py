@@ -73,6 +73,10 @@ class LocalGP(_GPRival):
     def _settings(self) -> dict[str, Any]:
         return {**super()._settings(), "optimizer": "none", "personalise": "own"}
 
+    def _own_priors(self, site: Federation, k: int) -> tuple[np.ndarray, np.ndarray]:
+        # Maximum likelihood, as people fit a curve of their own.
+        return self._site_theta[k][None], np.ones(1)
+
     def adapt(self, X, y=None, groups=None):
         """Fit new sites by themselves."""
         check_is_fitted(self)
