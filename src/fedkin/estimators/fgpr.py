@@ -14,6 +14,8 @@ from fedkin.algorithms.fgpr_mixture import expectation
 from fedkin.algorithms.fgpr_sites import PERSONAL_SPREAD
 from fedkin.estimators.base import check_choice, check_count
 from fedkin.estimators.curves import Curve, CurveEstimator
+from fedkin.estimators.fgpr_account import summary_of
+from fedkin.estimators.shared_prior import load_prior, save_prior
 from fedkin.federation import Federation
 from fedkin.models.gaussian_process import evaluate
 from fedkin.models.gp_posterior import SiteCurve
@@ -24,14 +26,6 @@ from fedkin.tables import Summary, Table
 
 OPTIMIZERS = ("exact", "sgd", "adam-restarted")
 PERSONALISE = ("choose", "posterior", "map")
-# The standard deviation of fewer rows is off by a quarter and more.
-FEW_ROWS = 10
-ACCOUNT = {
-    "exact": "In every round each site sent value and gradient of its log likelihood.",
-    "sgd": "In every round each site sent the hyper-parameters its own steps led to.",
-    "adam-restarted": "In every round each site sent the hyper-parameters its steps led to.",
-    "none": "No hyper-parameters were exchanged.",
-}
 
 
 class WrongTargetWarning(UserWarning):
@@ -86,6 +80,7 @@ class FGPR(CurveEstimator):
     _private: tuple[str, ...] = (
         "_position",
         "_form",
+        "_shared",
         "_outcome",
         "_site_loglik",
         "_site_rows",
@@ -197,7 +192,7 @@ class FGPR(CurveEstimator):
 
     def _read(self, outcome, federation: Federation | None) -> None:
         """Fitted attributes from the program's named arrays."""
-        result = outcome.result
+        result = self._shared = outcome.result
         self.n_features_in_ = len(result["spread"])
         self._outcome = result["outcome"]
         spec = default_spec(result["spread"], float(self._outcome[3]))
@@ -329,64 +324,14 @@ class FGPR(CurveEstimator):
     def summary(self) -> Summary:
         """Priors, sites and account as tables; prints as text, shows as HTML."""
         check_is_fitted(self)
-        sites: dict[str, Any] = {"site": self.client_names_, "rows": self._site_rows}
-        if hasattr(self, "labels_"):
-            sites["prior"] = self.labels_
-        sites["own"] = self.own_
-        with np.errstate(invalid="ignore", divide="ignore"):
-            sites["log likelihood per row"] = self._site_loglik / self._site_rows
-        if hasattr(self, "jitter_"):
-            sites["jitter"] = self.jitter_
-        tables = {
-            "priors": self._prior_table(),
-            "sites": Table(sites, "Sites"),
-            "choice": self.choice_,
-            "traffic": self._traffic_table(),
-        }
-        title = (
-            f"{type(self).__name__}: {len(self.client_names_)} sites, {self.n_priors_} priors, "
-            f"log likelihood {self.log_marginal_likelihood_:.6g}"
-        )
-        return Summary(title, tables, self._notes())
+        return summary_of(self)
 
-    def _prior_table(self) -> Table:
-        priors = {"prior": np.arange(self.n_priors_), "weight": self.weights_}
-        for j, name in enumerate(_parameter_names(self._form.names)):
-            priors[name] = np.exp(self.theta_[:, j])
-        return Table(priors, "Shared hyper-parameters")
+    def save_shared(self, path):
+        """Write the priors to an npz file, without a row of any site; returns the place."""
+        check_is_fitted(self)
+        return save_prior(self, path)
 
-    def _notes(self) -> list[str]:
-        optimizer = self._settings()["optimizer"]
-        notes = [self._travel_note(), ACCOUNT[optimizer]]
-        if self.own_.any():
-            notes.append(
-                f"{int(self.own_.sum())} of {len(self.own_)} sites predict with hyper-parameters "
-                "of their own, which did not leave them, averaged over what its rows leave open."
-            )
-        large = self._site_rows > self.max_points
-        if large.any():
-            how = "the nearest rows" if self.large_sites == "neighbours" else "a random subset"
-            notes.append(
-                f"{int(large.sum())} sites have more than max_points={self.max_points} rows: "
-                f"trained on random pieces of that size, predicted from {how}."
-            )
-        few = int(((self._site_rows > 0) & (self._site_rows < FEW_ROWS)).sum())
-        if few and self.normalize_y is True:
-            notes.append(
-                f"{few} sites have fewer than {FEW_ROWS} rows and are standardised by their own "
-                "spread, which they hardly know: their bands are too narrow. If sites are in the "
-                "same units, normalize_y='mean' shares the scale."
-            )
-        if hasattr(self, "jitter_") and (self.jitter_ > 0).any():
-            notes.append(f"Jitter was needed at {int((self.jitter_ > 0).sum())} sites.")
-        return notes
-
-
-def _parameter_names(names: tuple[str, ...]) -> list[str]:
-    """Names of the free parameters, numbered where they repeat."""
-    seen: dict[str, int] = {}
-    made = []
-    for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        made.append(name if names.count(name) == 1 else f"{name} {seen[name]}")
-    return made
+    @classmethod
+    def load_shared(cls, path):
+        """The model of `save_shared`: knows no site until `adapt` is given its rows."""
+        return load_prior(cls, path)
