@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 python benchmarks/accept/fgpr.py [part ...]
 
-Parts: gradients, convergence, fidelity, priors, poison, turbofan, turbofan_leaky. Speed is
-measured by benchmarks/gaussian_process.py.
+Parts: gradients, convergence, fidelity, fidelity_more, priors, poison, turbofan, turbofan_leaky.
+Speed is measured by benchmarks/gaussian_process.py.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from fedkin.models.gp_rows import prepare
 from fedkin.models.kernels import form_of, to_spec
 
 HERE = Path(__file__).parent
-# Defaults (first step of the search, design, mean function, margin of "choose") were settled on
-# other seeds; these were not looked at before.
+# Defaults (first step of the search, design, mean function, margin of "choose", averaging over own
+# hyper-parameters) were settled on other seeds.
 FRESH = 20_000
 
 
@@ -227,23 +227,38 @@ def convergence(n_seeds: int = 10) -> None:
 # ------------------------------------------------------------------ multi-fidelity
 
 
+PROCESSES = {
+    "separate": lambda: LocalGP(),
+    "FGPR shared": lambda: FGPR(personalise="posterior"),
+    "FGPR choose": lambda: FGPR(),
+    "FGPR map": lambda: FGPR(personalise="map"),
+}
+SHARING = {
+    "pooled (shares data)": lambda: PooledGP(),
+    "co-kriging (shares data)": lambda: CoKriging(),
+}
+
+
 def fidelity(n_seeds: int = 6) -> None:
-    methods = {
-        "separate": lambda: LocalGP(),
-        "FGPR shared": lambda: FGPR(personalise="posterior"),
-        "FGPR choose": lambda: FGPR(),
-        "FGPR map": lambda: FGPR(personalise="map"),
-        "pooled (shares data)": lambda: PooledGP(),
-        "co-kriging (shares data)": lambda: CoKriging(),
-    }
+    """The promised size, on two designs."""
+    _fidelity("fidelity", ("latin", "uniform"), {**PROCESSES, **SHARING}, n_seeds)
+
+
+def fidelity_more(n_seeds: int = 20) -> None:
+    """More seeds, because six leave coverage uncertain by .03."""
+    _fidelity("fidelity_more", ("latin",), PROCESSES, n_seeds)
+
+
+def _fidelity(part: str, designs: tuple[str, ...], methods: dict, n_seeds: int) -> None:
     rows = []
-    for design, name, seed in product(("latin", "uniform"), FUNCTIONS, range(n_seeds)):
+    for design, name, seed in product(designs, FUNCTIONS, range(n_seeds)):
         task = make_multi_fidelity(name, FRESH + seed, design=design)
         sites = np.full(len(task.X_test), task.site)
         for method, make in methods.items():
             model = make().fit(task.federation)
             mean, std = model.predict(task.X_test, sites, return_std=True)
             inside = np.abs(task.y_test - mean) <= 1.96 * std
+            density = model.log_predictive_density(task.X_test, task.y_test, sites)
             rows.append(
                 {
                     "design": design,
@@ -252,23 +267,28 @@ def fidelity(n_seeds: int = 6) -> None:
                     "method": method,
                     "rmse": task.rmse(mean),
                     "coverage": float(inside.mean()),
+                    "log_score": -float(density.mean()) - float(np.log(task.scale)),
                 }
             )
-    write("fidelity", rows)
-    limits = {"currin": 0.16, "park": 0.006, "hartmann": 0.23, "borehole": 0.026}
-    for design, name, method in product(("latin", "uniform"), FUNCTIONS, methods):
+        write(part, rows)
+    for design, name, method in product(designs, FUNCTIONS, methods):
         key = {"design": design, "function": name, "method": method}
-        chosen = [r for r in rows if key.items() <= r.items()]
-        rmse = [r["rmse"] for r in chosen]
-        cover = float(np.mean([r["coverage"] for r in chosen]))
-        text = f"{design} {name} {method}: mean {np.mean(rmse):.4f} median {np.median(rmse):.4f} "
-        text += f"coverage {cover:.3f}"
-        if method in ("FGPR shared", "FGPR choose") and name in limits:
-            verdict(text, np.mean(rmse) <= limits[name])
-        elif method == "FGPR choose":
-            verdict(text, np.median(rmse) <= 0.03)
-        else:
-            print(f"shown   {text}")
+        _fidelity_verdict([r for r in rows if key.items() <= r.items()], **key)
+
+
+def _fidelity_verdict(chosen: list[dict], design: str, function: str, method: str) -> None:
+    limits = {"currin": 0.16, "park": 0.006, "hartmann": 0.23, "borehole": 0.026}
+    rmse, cover, score = ([row[key] for row in chosen] for key in ("rmse", "coverage", "log_score"))
+    mean, error = float(np.mean(cover)), float(np.std(cover, ddof=1) / np.sqrt(len(cover)))
+    text = f"{design} {function} {method}: mean {np.mean(rmse):.4f} median {np.median(rmse):.4f} "
+    text += f"coverage {mean:.3f} (s.e. {error:.3f}) log score {np.mean(score):.2f}"
+    if method in ("FGPR shared", "FGPR choose") and function in limits:
+        holds = np.mean(rmse) <= limits[function]
+        verdict(text, holds and (method == "FGPR choose" or 0.90 <= mean <= 0.98))
+    elif method == "FGPR choose":
+        verdict(text, np.median(rmse) <= 0.03)
+    else:
+        print(f"shown   {text}")
 
 
 # ------------------------------------------------------------------ turbofan
@@ -465,7 +485,16 @@ def poison(n_seeds: int = 10) -> None:
 
 PARTS = {
     part.__name__: part
-    for part in (gradients, convergence, fidelity, priors, poison, turbofan, turbofan_leaky)
+    for part in (
+        gradients,
+        convergence,
+        fidelity,
+        fidelity_more,
+        priors,
+        poison,
+        turbofan,
+        turbofan_leaky,
+    )
 }
 
 if __name__ == "__main__":

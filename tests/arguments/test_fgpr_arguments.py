@@ -41,12 +41,36 @@ def sites():
         ({"kernel": PairwiseKernel()}, "not on the list"),
         ({"kernel": RBF([1.0, 1.0])}, "2 length scales, the data have 1 features"),
         ({"init": np.zeros(7)}, "3 free log-parameters"),
+        ({"init": [np.nan, 0.0, 0.0]}, "init has entries that are not finite"),
+        ({"n_priors": 1.5}, "n_priors must be a whole number"),
+        ({"max_points": "5"}, "max_points must be a whole number"),
+        ({"max_rounds": True}, "max_rounds must be a whole number"),
+        ({"learning_rate": -1.0}, "learning_rate must be above 0"),
+        ({"tol": 0.0}, "tol must be above 0"),
     ],
     ids=str,
 )
 def test_a_wrong_argument_is_named(sites, arguments, said):
     with pytest.raises(ValueError, match=said):
         FGPR(**arguments).fit(sites)
+
+
+def test_a_kernel_that_only_borrows_the_name_is_refused(sites):
+    impostor = type("RBF", (RBF,), {})
+    with pytest.raises(ValueError, match="not on the list"):
+        FGPR(impostor()).fit(sites)
+
+
+def test_outcomes_must_be_as_many_as_rows(sites):
+    model = FGPR().fit(sites)
+    for ask in (model.evaluate, model.log_predictive_density, model.score):
+        with pytest.raises(ValueError, match="2 outcomes for 3 rows"):
+            ask(np.zeros((3, 1)), [1.0, 2.0], "site-1")
+
+
+def test_at_least_one_sample_is_drawn(sites):
+    with pytest.raises(ValueError, match="n_samples must be at least 1"):
+        FGPR().fit(sites).sample_y([[0.5]], "site-1", 0)
 
 
 @pytest.mark.parametrize("family", EVERY)

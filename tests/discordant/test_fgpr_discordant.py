@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from fedkin.datasets import make_gaussian_sites
 from fedkin.estimators import (
@@ -82,6 +84,52 @@ def test_a_federation_without_any_variation_falls_back_to_the_start():
 def test_a_constant_site_is_predicted_near_its_constant():
     model = FGPR().fit(odd_federation())
     np.testing.assert_allclose(model.predict(GRID, np.full(5, "constant")), 3.0, atol=1.0)
+
+
+FIXED = ConstantKernel(1.0, "fixed") * RBF(0.3, "fixed") + WhiteKernel(0.2, "fixed")
+
+
+@pytest.mark.parametrize("settings", [{}, {"optimizer": "sgd"}, {"n_priors": None}], ids=str)
+def test_a_kernel_without_free_parameters_is_used_as_it_is(settings):
+    data = odd_federation()
+    model = FGPR(FIXED, **settings).fit(data)
+    assert model.kernel_ == FIXED and model.n_priors_ == 1 and not model.own_.any()
+    oracle = GaussianProcessRegressor(FIXED, alpha=0, optimizer=None)
+    plain = FGPR(FIXED, mean="zero", normalize_y=False, **settings).fit(data)
+    expected = oracle.fit(*data.client(data.names.index("site-1"))).predict(GRID)
+    np.testing.assert_allclose(plain.predict(GRID, "site-1"), expected, rtol=1e-9)
+
+
+def test_a_limit_below_the_number_of_neighbours_is_kept_to():
+    data = make_gaussian_sites(3, 30, random_state=1).federation
+    model = FGPR(max_points=10, personalise="posterior").fit(data)
+    exact = FGPR(personalise="posterior", init=model.theta_[0], optimizer="sgd", max_rounds=1)
+    exact.set_params(learning_rate=1e-12).fit(data)
+    # All 30 rows are neighbours, so nothing is approximated but the training.
+    for one, other in zip(
+        model.predict(GRID, "site-1", return_std=True),
+        exact.predict(GRID, "site-1", return_std=True),
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+def test_samples_of_an_unseen_site_spread_like_its_prediction():
+    data = make_gaussian_sites(20, 12, random_state=2).federation
+    shifts = np.random.default_rng(0).normal(size=20) * 10
+    model = FGPR().fit(replace(data, y=data.y + shifts[data.owner]))
+    _, std = model.predict(GRID, "new", return_std=True)
+    drawn = model.sample_y(GRID, "new", 4000)
+    np.testing.assert_allclose(drawn.std(axis=1), std, rtol=0.05)
+    # Sites differ by their level: most of the spread moves a whole curve.
+    assert np.corrcoef(drawn)[0, -1] > 0.8
+
+
+def test_sites_of_few_rows_are_told_to_share_the_scale():
+    data = make_gaussian_sites(5, 6, random_state=2).federation
+    assert "normalize_y='mean'" in str(FGPR().fit(data).summary())
+    assert "normalize_y='mean'" not in str(FGPR(normalize_y="mean").fit(data).summary())
+    many = make_gaussian_sites(5, 30, random_state=2).federation
+    assert "normalize_y='mean'" not in str(FGPR().fit(many).summary())
 
 
 def test_large_sites_are_approximated_and_the_summary_says_so():

@@ -120,3 +120,29 @@ def test_version_is_told():
     import fedkin
 
     assert run("--version").output.strip() == fedkin.__version__
+
+
+def test_curves_are_fitted_predicted_and_their_prior_saved(tmp_path):
+    from fedkin import FGPR
+    from fedkin.datasets import make_gaussian_sites
+
+    data = make_gaussian_sites(5, 10, random_state=1).federation
+    names = np.array(data.names)[data.owner]
+    rows = [f"{s},{x[0]!r},{v!r}" for s, x, v in zip(names, data.X.tolist(), data.y.tolist())]
+    table, asked, out = tmp_path / "t.csv", tmp_path / "asked.csv", tmp_path / "out"
+    table.write_text("\n".join(["site,x,y", *rows]))
+    asked.write_text("site,x\nsite-2,0.25\nsite-2,0.5\nelsewhere,0.5\n")
+    done = run("fit", "fgpr", table, "--predict", asked, "--out", out, "--json")
+    assert done.exit_code == 0, done.output
+    assert len(json.loads(done.stdout)["sites"]) == 5
+    written = sorted(path.name for path in out.iterdir())
+    expected = ["choice.csv", "predictions.csv", "prior.npz", "priors.csv", "sites.csv"]
+    assert written == [*expected, "summary.html", "traffic.csv"]
+    told = (out / "predictions.csv").read_text().splitlines()
+    where = ["elsewhere", "site-2", "site-2"]
+    mean = FGPR().fit(data).predict([[0.5], [0.25], [0.5]], where)
+    assert len(told) == 4
+    found = [float(line.split(",")[2]) for line in told[1:]]
+    np.testing.assert_allclose(found, mean, rtol=1e-9)
+    wrong = run("fit", "fgpr", table, "--scale", "none")
+    assert isinstance(wrong.exception, ValueError)

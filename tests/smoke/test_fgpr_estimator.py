@@ -92,3 +92,37 @@ def test_degree_is_chosen_on_training_sites():
     model = FedAvgPolynomial(None, max_rounds=5).fit(data)
     assert len(model.choice_["degree"]) == 20
     assert model.size_ == model.choice_["degree"][np.argmin(model.choice_["rmse"])]
+
+
+@pytest.mark.parametrize("kernel", [None, RBF(0.5) * RationalQuadratic(1.0) + WhiteKernel(0.5)])
+def test_a_saved_prior_serves_new_sites_and_holds_no_rows(tmp_path, kernel):
+    data = make_gaussian_sites(9, 12, random_state=1).federation
+    new = make_gaussian_sites(2, 12, random_state=2).federation
+    model = FGPR(kernel, n_priors=2, normalize_y="mean").fit(data)
+    place = model.save_shared(tmp_path / "prior.npz")
+    with np.load(place, allow_pickle=False) as stored:
+        names, words = set(stored.files), str(stored["words"])
+        numbers = np.concatenate([stored[n].ravel() for n in names - {"words", "converged"}])
+    assert names == {"words", "theta", "weights", "spread", "outcome", "curve", "converged"}
+    assert not np.isin(numbers, np.concatenate([data.X.ravel(), data.y])).any()
+    assert not any(name in words for name in data.names)
+    again = FGPR.load_shared(place)
+    for one, other in zip(
+        model.predict(GRID, "nobody", return_std=True),
+        again.predict(GRID, "nobody", return_std=True),
+    ):
+        np.testing.assert_array_equal(one, other)
+    where = np.full(7, "site-1")
+    one = again.adapt(new).predict(GRID, where, return_std=True)
+    other = model.adapt(new).predict(GRID, where, return_std=True)
+    np.testing.assert_array_equal(one, other)
+    assert "2 priors" in str(again.summary())
+
+
+def test_what_is_not_a_prior_is_not_loaded(tmp_path):
+    np.savez(tmp_path / "other.npz", theta=np.zeros(3))
+    with pytest.raises(ValueError, match="not a prior"):
+        FGPR.load_shared(tmp_path / "other.npz")
+    data = make_gaussian_sites(3, 8, random_state=1).federation
+    with pytest.raises(ValueError, match="no shared prior"):
+        PooledGP().fit(data).save_shared(tmp_path / "pool.npz")

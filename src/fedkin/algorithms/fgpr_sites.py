@@ -29,8 +29,9 @@ LEAST_FOR_MOMENTS = 5
 THEORY_SHARE = 3.0
 # Longest local step in log-parameters: a stray mini-batch must not throw a site far away.
 LONGEST_LOCAL_STEP = 1.0
-# personalise="map": standard deviation of a site's log-parameters around the shared ones.
-PERSONAL_SPREAD = 1.0
+# Standard deviation of a site's log-parameters around the shared ones, by `personalise`: "choose"
+# only keeps them from where no row speaks against them, "own" (a site alone) knows no others.
+PERSONAL_SPREAD = {"map": 1.0, "choose": 2.0, "own": np.inf}
 # Local fits: steps of L-BFGS and size of the projected gradient at which they end.
 LOCAL_STEPS = 200
 LOCAL_TOLERANCE = 1e-6
@@ -197,7 +198,7 @@ def _personal(
 ) -> tuple[Floats, float] | None:
     """Own hyper-parameters and their log likelihood, or None to keep the shared ones."""
     rows = cache.data.rows[k]
-    if rows < (2 if how == "own" else 1):
+    if rows < (2 if how == "own" else 1) or not len(shared):
         return None
     data = cache.data.take(np.array([k]))
     theta = fit_personal(data, cache.form, shared, common["lower"], common["upper"], how)
@@ -222,10 +223,10 @@ def needed_gain(n_parameters: int, rows: float) -> float:
 def fit_personal(
     data: Prepared, form: Form, shared: Floats, lower: Floats, upper: Floats, how: str
 ) -> Floats:
-    """The best of a client's fits from the shared and another start; "map" pulls to the shared."""
+    """The best of a client's fits from the shared and another start, pulled to the shared."""
     starts = [shared] if how == "map" else [shared, *_other_starts(form, shared)]
-    prior = PERSONAL_SPREAD if how == "map" else np.inf
-    fits = [fit_alone(data, form, start, lower, upper, shared, prior) for start in starts]
+    spread = PERSONAL_SPREAD[how]
+    fits = [fit_alone(data, form, start, lower, upper, shared, spread) for start in starts]
     return min(fits, key=lambda fit: fit[1])[0]
 
 

@@ -104,12 +104,62 @@ def fit_fmlr(
     strict: Strict = False,
 ) -> None:
     """Every site follows one of K linear regressions: which, and what are they?"""
-    import warnings
-
     from fedkin.estimators import FMLR
 
-    federation = _read(data, client, target, features)
     model = FMLR(components, share=share, robust=robust, random_state=seed)
+    _fit(model, _read(data, client, target, features), out, as_json, strict)
+
+
+@fit.command("fgpr")
+def fit_fgpr(
+    data: Data,
+    client: Client = "site",
+    target: Annotated[str, typer.Option("--target", help="Column with the outcome.")] = "y",
+    features: Features = None,
+    priors: Annotated[
+        int | None, typer.Option("--priors", help="Number of priors; 0 chooses it by BIC.")
+    ] = 1,
+    scale: Annotated[
+        str, typer.Option(help="Scale of the outcome: own (each site's) or shared (same units).")
+    ] = "own",
+    robust: Annotated[bool, typer.Option("--robust", help="No one site moves the prior.")] = False,
+    predict: Annotated[
+        Path | None,
+        typer.Option("--predict", help="Table of rows to predict, with the column of sites."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for tables, page, prior, predictions.")
+    ] = None,
+    as_json: AsJson = False,
+    strict: Strict = False,
+) -> None:
+    """Every site draws its curve from one prior: which, and what does each curve look like?"""
+    from fedkin.estimators import FGPR
+
+    if scale not in ("own", "shared"):
+        raise ValueError(f"--scale must be own or shared, not {scale!r}")
+    if predict is not None and out is None:
+        raise ValueError("--predict needs --out, the folder for predictions.csv")
+    model = FGPR(
+        n_priors=priors or None,
+        normalize_y=True if scale == "own" else "mean",
+        robust="trimmed" if robust else False,
+    )
+    federation = _read(data, client, target, features)
+    warned = _fit(model, federation, out, as_json, strict=False)
+    if out is not None:
+        typer.echo(f"wrote {model.save_shared(out / 'prior.npz')}", err=True)
+    if predict is not None and out is not None:
+        asked = _read(predict, client, None, ",".join(federation.feature_names))
+        typer.echo(f"wrote {_write_predictions(model, asked, out)}", err=True)
+    if strict and warned:
+        raise typer.Exit(NEEDS_ATTENTION)
+
+
+def _fit(model: Any, federation: Any, out: Path | None, as_json: bool, strict: bool) -> bool:
+    """Fit, print and write; says whether there were warnings."""
+    import warnings
+
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.fit(federation)
@@ -125,6 +175,7 @@ def fit_fmlr(
             typer.echo(f"wrote {path}", err=True)
     if strict and caught:
         raise typer.Exit(NEEDS_ATTENTION)
+    return bool(caught)
 
 
 @app.callback(invoke_without_command=True)
@@ -159,6 +210,20 @@ def _write(summary: Any, out: Path) -> list[Path]:
         written.append(out / f"{name}.csv")
     (out / "summary.html").write_text(page(summary), encoding="utf-8")
     return [*written, out / "summary.html"]
+
+
+def _write_predictions(model: Any, asked: Any, out: Path) -> Path:
+    """Mean and standard deviation of a new outcome at every row asked for."""
+    from pyarrow import csv
+
+    from fedkin.tables import Table
+
+    mean, std = model.predict(asked, return_std=True)
+    columns = {"site": [asked.names[k] for k in asked.owner]}
+    columns |= {name: asked.X[:, j] for j, name in enumerate(asked.feature_names)}
+    table = Table({**columns, "mean": mean, "standard deviation": std})
+    csv.write_csv(table.to_arrow(), out / "predictions.csv")
+    return out / "predictions.csv"
 
 
 def _print_json(content: Any) -> None:

@@ -10,7 +10,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from fedkin.estimators.base import NOBODY, FederatedEstimator
+from fedkin.estimators.base import NOBODY, FederatedEstimator, check_count
 from fedkin.federation import Federation
 from fedkin.tables import Table
 
@@ -50,6 +50,7 @@ class CurveEstimator(RegressorMixin, FederatedEstimator):
     def sample_y(self, X, groups=None, n_samples=1, random_state=0):
         """Joint samples of each site's outcomes, (n, n_samples)."""
         check_is_fitted(self)
+        check_count("n_samples", n_samples)
         rows, names = self._rows_and_sites(X, groups)
         seed = check_random_state(random_state).randint(2**31 - 1)
         rng = np.random.default_rng(seed)
@@ -62,7 +63,7 @@ class CurveEstimator(RegressorMixin, FederatedEstimator):
         """Log density of each outcome given the site's model, (n,)."""
         check_is_fitted(self)
         rows, names = self._rows_and_sites(X, groups)
-        outcomes = self._outcomes(X, y)
+        outcomes = self._outcomes(X, y, len(rows))
         density = np.empty(len(rows))
         for name, where in _by_site(names):
             density[where] = self._curve(name).log_density(rows[where], outcomes[where])
@@ -72,7 +73,7 @@ class CurveEstimator(RegressorMixin, FederatedEstimator):
         """Held-out scores by site: RMSE, coverage of 95 % intervals, log predictive density."""
         check_is_fitted(self)
         rows, names = self._rows_and_sites(X, groups)
-        outcomes = self._outcomes(X, y)
+        outcomes = self._outcomes(X, y, len(rows))
         columns: dict[str, list[Any]] = {
             key: [] for key in ("site", "rows", "rmse", "coverage", "log density")
         }
@@ -91,15 +92,19 @@ class CurveEstimator(RegressorMixin, FederatedEstimator):
 
     def score(self, X, y=None, groups=None, sample_weight=None):
         """Coefficient of determination of `predict`."""
-        outcomes = self._outcomes(X, y)
-        return r2_score(outcomes, self.predict(X, groups), sample_weight=sample_weight)
+        predicted = self.predict(X, groups)
+        outcomes = self._outcomes(X, y, len(predicted))
+        return r2_score(outcomes, predicted, sample_weight=sample_weight)
 
-    def _outcomes(self, X: Any, y: Any) -> np.ndarray:
+    def _outcomes(self, X: Any, y: Any, n_rows: int) -> np.ndarray:
         if isinstance(X, Federation) and y is None:
             y = X.y
         if y is None:
             raise ValueError("the outcomes y are needed")
-        return np.asarray(y, dtype=np.float64)
+        outcomes = np.asarray(y, dtype=np.float64)
+        if outcomes.shape != (n_rows,):
+            raise ValueError(f"there are {outcomes.size} outcomes for {n_rows} rows")
+        return outcomes
 
     def _new_rows(self, X: Any, y: Any, groups: Any) -> Federation:
         """Rows of sites given to `adapt`."""

@@ -11,23 +11,21 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedkin.algorithms.fgpr import FGPR as ALGORITHM
 from fedkin.algorithms.fgpr_mixture import expectation
-from fedkin.estimators.base import check_choice
+from fedkin.algorithms.fgpr_sites import PERSONAL_SPREAD
+from fedkin.estimators.base import check_choice, check_count
 from fedkin.estimators.curves import Curve, CurveEstimator
+from fedkin.estimators.fgpr_account import summary_of
+from fedkin.estimators.shared_prior import load_prior, save_prior
 from fedkin.federation import Federation
 from fedkin.models.gaussian_process import evaluate
 from fedkin.models.gp_posterior import SiteCurve
 from fedkin.models.gp_rows import input_frame, prepare, standardisation
+from fedkin.models.gp_uncertainty import cloud
 from fedkin.models.kernels import default_spec, form_of, from_spec, to_spec, with_theta
 from fedkin.tables import Summary, Table
 
 OPTIMIZERS = ("exact", "sgd", "adam-restarted")
 PERSONALISE = ("choose", "posterior", "map")
-ACCOUNT = {
-    "exact": "In every round each site sent value and gradient of its log likelihood.",
-    "sgd": "In every round each site sent the hyper-parameters its own steps led to.",
-    "adam-restarted": "In every round each site sent the hyper-parameters its steps led to.",
-    "none": "No hyper-parameters were exchanged.",
-}
 
 
 class WrongTargetWarning(UserWarning):
@@ -47,7 +45,8 @@ class FGPR(CurveEstimator):
         ends at the wrong point (kept to compare).
     personalise : "choose", "posterior" or "map"
         Whether a site predicts with hyper-parameters of its own: where they win by BIC, never,
-        or always but pulled to the shared ones. They stay at the site.
+        or always but pulled to the shared ones. They stay at the site. Predictions average over
+        what the site's rows leave open of them; `site_kernels_` holds the most probable ones.
     n_priors : int or None
         Number of priors in a mixture over sites; None chooses it by BIC up to `max_priors`.
     normalize_y : True, "mean" or False
@@ -81,6 +80,7 @@ class FGPR(CurveEstimator):
     _private: tuple[str, ...] = (
         "_position",
         "_form",
+        "_shared",
         "_outcome",
         "_site_loglik",
         "_site_rows",
@@ -160,12 +160,14 @@ class FGPR(CurveEstimator):
         check_choice("gradient_scaling", self.gradient_scaling, ("rows", "theory"))
         check_choice("robust", self.robust, (False, "trimmed", "median"))
         for name in ("max_priors", "max_points", "local_steps", "batch_size", "max_rounds"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+            check_count(name, getattr(self, name))
+        for name in ("learning_rate", "tol"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
         if not 0 < self.fraction <= 1:
             raise ValueError(f"fraction must be above 0 and at most 1, not {self.fraction}")
-        if self.n_priors is not None and self.n_priors < 1:
-            raise ValueError(f"n_priors must be at least 1 or None, not {self.n_priors}")
+        if self.n_priors is not None:
+            check_count("n_priors", self.n_priors)
         plain = self.optimizer == "exact" and self.robust is False and self.fraction == 1
         if self.n_priors != 1 and not plain:
             raise ValueError(
@@ -190,7 +192,7 @@ class FGPR(CurveEstimator):
 
     def _read(self, outcome, federation: Federation | None) -> None:
         """Fitted attributes from the program's named arrays."""
-        result = outcome.result
+        result = self._shared = outcome.result
         self.n_features_in_ = len(result["spread"])
         self._outcome = result["outcome"]
         spec = default_spec(result["spread"], float(self._outcome[3]))
@@ -252,11 +254,17 @@ class FGPR(CurveEstimator):
             k = self._position.get(name)
             if k is None or self._memories is None or self._data is None:
                 return self._prior_curve()
-            own = bool(self.own_[k])
-            theta = self._site_theta[k][None] if own else self.theta_
-            weights = np.ones(1) if own else self.responsibilities_[k]
-            self._curves[name] = self._conditioned(self._data.take([k]), theta, weights)
+            site, theta, weights = self._data.take([k]), self.theta_, self.responsibilities_[k]
+            if self.own_[k]:
+                theta, weights = self._own_priors(site, k)
+            self._curves[name] = self._conditioned(site, theta, weights)
         return self._curves[name]
+
+    def _own_priors(self, site: Federation, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Hyper-parameters of a site's own with weights: what its rows leave open of them."""
+        data = prepare(site, self.normalize_y, self.mean, self.max_points)
+        centre, spread = self.theta_[self.labels_[k]], PERSONAL_SPREAD[self.personalise]
+        return cloud(data, self._form, self._site_theta[k], centre, spread)
 
     def _prior_curve(self) -> SiteCurve:
         """What is known of a site without rows."""
@@ -316,57 +324,14 @@ class FGPR(CurveEstimator):
     def summary(self) -> Summary:
         """Priors, sites and account as tables; prints as text, shows as HTML."""
         check_is_fitted(self)
-        sites: dict[str, Any] = {"site": self.client_names_, "rows": self._site_rows}
-        if hasattr(self, "labels_"):
-            sites["prior"] = self.labels_
-        sites["own"] = self.own_
-        with np.errstate(invalid="ignore", divide="ignore"):
-            sites["log likelihood per row"] = self._site_loglik / self._site_rows
-        if hasattr(self, "jitter_"):
-            sites["jitter"] = self.jitter_
-        tables = {
-            "priors": self._prior_table(),
-            "sites": Table(sites, "Sites"),
-            "choice": self.choice_,
-            "traffic": self._traffic_table(),
-        }
-        title = (
-            f"{type(self).__name__}: {len(self.client_names_)} sites, {self.n_priors_} priors, "
-            f"log likelihood {self.log_marginal_likelihood_:.6g}"
-        )
-        return Summary(title, tables, self._notes())
+        return summary_of(self)
 
-    def _prior_table(self) -> Table:
-        priors = {"prior": np.arange(self.n_priors_), "weight": self.weights_}
-        for j, name in enumerate(_parameter_names(self._form.names)):
-            priors[name] = np.exp(self.theta_[:, j])
-        return Table(priors, "Shared hyper-parameters")
+    def save_shared(self, path):
+        """Write the priors to an npz file, without a row of any site; returns the place."""
+        check_is_fitted(self)
+        return save_prior(self, path)
 
-    def _notes(self) -> list[str]:
-        optimizer = self._settings()["optimizer"]
-        notes = [self._travel_note(), ACCOUNT[optimizer]]
-        if self.own_.any():
-            notes.append(
-                f"{int(self.own_.sum())} of {len(self.own_)} sites predict with hyper-parameters "
-                "of their own, which did not leave them."
-            )
-        large = self._site_rows > self.max_points
-        if large.any():
-            how = "the nearest rows" if self.large_sites == "neighbours" else "a random subset"
-            notes.append(
-                f"{int(large.sum())} sites have more than max_points={self.max_points} rows: "
-                f"trained on random pieces of that size, predicted from {how}."
-            )
-        if hasattr(self, "jitter_") and (self.jitter_ > 0).any():
-            notes.append(f"Jitter was needed at {int((self.jitter_ > 0).sum())} sites.")
-        return notes
-
-
-def _parameter_names(names: tuple[str, ...]) -> list[str]:
-    """Names of the free parameters, numbered where they repeat."""
-    seen: dict[str, int] = {}
-    made = []
-    for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        made.append(name if names.count(name) == 1 else f"{name} {seen[name]}")
-    return made
+    @classmethod
+    def load_shared(cls, path):
+        """The model of `save_shared`: knows no site until `adapt` is given its rows."""
+        return load_prior(cls, path)

@@ -11,6 +11,7 @@ from fedkin.algorithms.fgpr import FGPR as ALGORITHM
 from fedkin.algorithms.fgpr_sites import fit_personal
 from fedkin.estimators.curves import CurveEstimator
 from fedkin.estimators.fgpr import FGPR
+from fedkin.estimators.fgpr_account import prior_table
 from fedkin.federation import Federation
 from fedkin.models.cokriging import fit_cokriging
 from fedkin.models.gp_posterior import Independent, Rescaled
@@ -63,6 +64,10 @@ class _GPRival(FGPR):
     def _warn(self) -> None:
         pass
 
+    def save_shared(self, path):
+        """Not for a rival: nothing of it is shared by sites."""
+        raise ValueError(f"{type(self).__name__} has no shared prior to save; FGPR has")
+
 
 class LocalGP(_GPRival):
     """A Gaussian process at every site by itself; nothing is shared but its likelihood.
@@ -72,6 +77,10 @@ class LocalGP(_GPRival):
 
     def _settings(self) -> dict[str, Any]:
         return {**super()._settings(), "optimizer": "none", "personalise": "own"}
+
+    def _own_priors(self, site: Federation, k: int) -> tuple[np.ndarray, np.ndarray]:
+        # Maximum likelihood, as people fit a curve of their own.
+        return self._site_theta[k][None], np.ones(1)
 
     def adapt(self, X, y=None, groups=None):
         """Fit new sites by themselves."""
@@ -132,7 +141,7 @@ class PooledGP(_GPRival):
         """The pooled fit as tables."""
         check_is_fitted(self)
         sites = {"site": self.client_names_, "units": [self._units[n] for n in self.client_names_]}
-        tables = {"priors": self._prior_table(), "sites": Table(sites, "Location and scale")}
+        tables = {"priors": prior_table(self), "sites": Table(sites, "Location and scale")}
         title = f"PooledGP: {len(self.client_names_)} sites as one"
         return Summary(title, tables, [SHARED])
 

@@ -168,7 +168,8 @@ class SiteCurve:
         drawn = [
             self._draw(theta, X, count, rng) for theta, count in zip(self.theta, counts) if count
         ]
-        return self.location + self.scale * np.concatenate(drawn, axis=1)
+        level = np.sqrt(self.between) * rng.normal(size=n_samples)
+        return self.location + level + self.scale * np.concatenate(drawn, axis=1)
 
     # ------------------------------------------------------------ one prior, standardised
 
@@ -243,7 +244,8 @@ class SiteCurve:
         lengths = np.ones(X.shape[1])
         if self.form.fast is not None:
             lengths = lengths * np.exp(self.form.fast.fill(theta)[1:-1])
-        near = cKDTree(self.X / lengths).query(X / lengths, k=NEIGHBOURS)[1]
+        n_near = min(NEIGHBOURS, len(self.X))
+        near = cKDTree(self.X / lengths).query(X / lengths, k=[*range(1, n_near + 1)])[1]
         mean, variance = np.empty(len(X)), np.empty(len(X))
         for begin in range(0, len(X), POINT_BLOCK):
             block = slice(begin, begin + POINT_BLOCK)
@@ -253,7 +255,7 @@ class SiteCurve:
     def _local(
         self, theta: Floats, X: Floats, near: NDArray[Any], prior: Floats
     ) -> tuple[Floats, Floats]:
-        """Kriging from (t, NEIGHBOURS) rows, batched over points."""
+        """Kriging from a few rows for each point (t, rows), batched over points."""
         inside, cross = self._local_covariances(theta, X, near)
         y = self.outcome[near]
         solved = np.linalg.solve(inside, np.stack([cross, y], axis=2))

@@ -110,8 +110,13 @@ def _leaf(kind: str, value: Any, bounds: Any) -> dict[str, Any]:
 
 def to_spec(kernel: Any) -> Spec:
     """A scikit-learn kernel as data."""
+    from sklearn.gaussian_process import kernels
+
     kind = type(kernel).__name__
-    _allowed(kind)
+    # A class of somebody else's with a name of the list would be taken for what it is not.
+    _allowed(
+        kind if type(kernel) is getattr(kernels, kind, None) else f"{kind} (not scikit-learn's)"
+    )
     spec: dict[str, Any] = {"kernel": kind}
     for part in PARTS.get(kind, ()):
         spec[part] = to_spec(getattr(kernel, ATTRIBUTES.get(part, part)))
