@@ -14,19 +14,18 @@ import csv
 import sys
 import time
 import warnings
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from joblib import Parallel, delayed
-from scipy.optimize import linear_sum_assignment
 
-from fedkin import TGMM, FedEM, FedGMM, FedGrEM, LocalEM, PooledEM, Standardizer
+from fedkin import TGMM, FedEM, FedGMM, FedGrEM, LocalEM, PooledEM
 from fedkin.algorithms import algorithm
 from fedkin.alignment import align
-from fedkin.datasets import load_pendigits, make_gaussian_mixtures, make_regression_mixtures
-from fedkin.datasets.fedgrem import DATA_ATTACKS, MESSAGE_ATTACKS, permuted_features
+from fedkin.datasets import make_gaussian_mixtures, make_regression_mixtures
+from fedkin.datasets.fedgrem import DATA_ATTACKS, MESSAGE_ATTACKS
 from fedkin.engines import InProcess
+from fedkin.studies.mixture_protocol import attacked, component_errors, errors, known_labels
 
 HERE = Path(__file__).parent
 REPLICATIONS = 30
@@ -60,45 +59,6 @@ def quietly(function, *arguments):
         return function(*arguments)
 
 
-# ------------------------------------------------------------------ errors
-
-
-def component_errors(found, truth):
-    """Distances (k, R) under the best matching per site, and the matching."""
-    distance = np.linalg.norm(found[:, :, None] - truth[:, None], axis=-1)
-    order = np.array([linear_sum_assignment(table.T)[1] for table in distance])
-    return np.take_along_axis(distance, order[:, :, None], axis=1).diagonal(0, 1, 2), order
-
-
-def errors(found, weights, sim, who):
-    """max, mean of components; max of weights matched by themselves and by their components."""
-    distance, order = component_errors(found[who], sim.components[who])
-    own, true = weights[who], sim.weights[who]
-    joint = np.abs(np.take_along_axis(own, order, axis=1) - true).max()
-    # One number a group: sorting both is the best matching.
-    alone = np.abs(np.sort(own, axis=1) - np.sort(true, axis=1)).max()
-    return distance.max(), distance.mean(), alone, joint
-
-
-def known_labels(sim, h):
-    """Means of the true groups, and shrunk with the true between-site variance h^2 / d."""
-    clients, good = sim.clients, np.flatnonzero(~sim.outlier)
-    m, n_components, d = sim.components.shape
-    code = clients.owner * n_components + np.maximum(sim.labels, 0)
-    counts = np.bincount(code, minlength=m * n_components).reshape(m, n_components)[good]
-    sums = np.zeros((m * n_components, d))
-    np.add.at(sums, code, clients.X)
-    sums = sums.reshape(m, n_components, d)[good]
-    noise = 1.0 / np.maximum(counts, 1)
-    local = sums * noise[..., None]
-    total = h**2 / d + np.where(counts > 0, noise, np.inf)
-    weight = 1.0 / total
-    center = (weight[..., None] * local).sum(axis=0) / weight.sum(axis=0)[:, None]
-    bayes = center + ((h**2 / d) * weight)[..., None] * (local - center)
-    own, best = (np.linalg.norm(a - sim.components[good], axis=-1) for a in (local, bayes))
-    return {"known labels, alone": (own.max(), own.mean()), "floor": (best.max(), best.mean())}
-
-
 # ------------------------------------------------------------------ Gaussian mixtures
 
 
@@ -127,15 +87,16 @@ def methods(seed):
     }
 
 
-def one_simulation(h, seed):
+def one_simulation(h, seed, chosen=None):
     sim = make_gaussian_mixtures(heterogeneity=h, random_state=seed)
-    who = np.flatnonzero(~sim.outlier)
-    found = {name: (*pair, np.nan, np.nan, 0) for name, pair in known_labels(sim, h).items()}
+    found = {
+        name: (*pair.values(), np.nan, np.nan, 0) for name, pair in known_labels(sim, h).items()
+    }
     for name, model in methods(seed).items():
-        if name in SLOW and h not in SLOW_AT:
+        if (name in SLOW and h not in SLOW_AT) or (chosen and name not in chosen):
             continue
         quietly(model.fit, sim.clients)
-        found[name] = (*errors(model.means_, model.weights_, sim, who), model.n_rounds_)
+        found[name] = (*errors(model.means_, model.weights_, sim).values(), model.n_rounds_)
     return found
 
 
@@ -180,39 +141,42 @@ def simulation() -> None:
         write("simulation", rows)
 
 
+FRESH = range(100, 130)
+
+
+def fresh() -> None:
+    """The adaptive rule's promises on seeds that it was not developed on."""
+    rows = []
+    for h in PROMISED["adaptive max"]:
+        tasks = [(h, seed, ("adaptive", "LocalEM")) for seed in FRESH]
+        runs = parallel(one_simulation, tasks)
+        means = {name: np.mean([run[name] for run in runs], axis=0) for name in runs[0]}
+        rows += [
+            {"h": h, "method": name, "max": f"{top:.3f}", "mean": f"{mean:.3f}"}
+            for name, (top, mean, *_) in means.items()
+        ]
+        top, mean = means["adaptive"][:2]
+        for name, value in (("adaptive max", top), ("adaptive mean", mean)):
+            limit = PROMISED[name][h]
+            verdict(f"fresh seeds, h={h}: {name} error {value:.3f} (<= {limit})", value <= limit)
+        ratio = mean / means["LocalEM"][1]
+        floor = means["floor"][1]
+        verdict(
+            f"fresh seeds, h={h}: mean error, adaptive / LocalEM {ratio:.3f} (<= 1.02), "
+            f"{mean - floor:+.3f} above the floor",
+            ratio <= 1.02,
+        )
+    write("fresh", rows)
+
+
 # ------------------------------------------------------------------ bad sites
-
-
-def with_message_attack(attack, bad, fields):
-    """FedGrEM whose bad sites alter these fields of what they send."""
-    plain = algorithm("fedgrem")
-
-    def spoilt(step):
-        def function(clients, *rest):
-            reply, memory = step.function(clients, *rest)
-            who = [k for k, name in enumerate(clients.names) if name in bad]
-            altered = {
-                name: attack(array, who, 0) if name in fields and array.ndim > 1 else array
-                for name, array in reply.items()
-            }
-            return altered, memory
-
-        return replace(step, function=function)
-
-    return replace(plain, steps={name: spoilt(step) for name, step in plain.steps.items()})
 
 
 def one_attack(kind, n_bad, shrinkage, seed):
     sim = make_gaussian_mixtures(heterogeneity=0.5, n_outliers=0, random_state=seed)
-    clients, bad = sim.clients, np.arange(10 - n_bad, 10)
-    good = np.arange(10 - n_bad)
-    used = algorithm("fedgrem")
-    if kind in DATA_ATTACKS:
-        clients = DATA_ATTACKS[kind](clients, bad, seed)
-    elif kind in MESSAGE_ATTACKS:
-        names = {clients.names[k] for k in bad}
-        used = with_message_attack(MESSAGE_ATTACKS[kind], names, {"components"})
-    elif kind == "left out":
+    bad, good = np.arange(10 - n_bad, 10), np.arange(10 - n_bad)
+    clients, used = attacked(kind, sim.clients, bad, algorithm("fedgrem"), seed)
+    if kind == "left out":
         clients = clients.take(good)
     settings = {"n_components": 5}
     if shrinkage == "paper":
@@ -268,7 +232,6 @@ def attacks() -> None:
 
 def one_regression(h, seed):
     sim = make_regression_mixtures(heterogeneity=h, random_state=seed)
-    who = np.flatnonzero(~sim.outlier)
     common = {"family": "regression", "random_state": seed}
     models = {
         "adaptive, federated start": FedGrEM(5, n_restarts=8, **common),
@@ -286,7 +249,7 @@ def one_regression(h, seed):
     found = {}
     for name, model in models.items():
         quietly(model.fit, sim.clients)
-        found[name] = (*errors(model.coef_, model.weights_, sim, who), model.n_rounds_)
+        found[name] = (*errors(model.coef_, model.weights_, sim).values(), model.n_rounds_)
     return found
 
 
@@ -345,155 +308,12 @@ def alignment() -> None:
     write("alignment", rows)
 
 
-# ------------------------------------------------------------------ pen digits
-
-DIGITS = 10
-TIED = {"covariance_type": "tied", "init": "ward", "max_rounds": 500}
-
-
-def pen_models(seed):
-    common = {"random_state": seed}
-    white, plain = Standardizer(whiten=True, n_groups=DIGITS), Standardizer()
-    models = {
-        "FedGrEM tied, Ward, z-scores": (plain, FedGrEM(DIGITS, **TIED, **common)),
-        "FedGrEM, Ward, whitened": (white, FedGrEM(DIGITS, init="ward", **common)),
-        "FedGrEM, k-means++, whitened (recommended)": (white, FedGrEM(DIGITS, **common)),
-        "FedGrEM paper, Ward, whitened": (
-            white,
-            FedGrEM(DIGITS, init="ward", shrinkage="paper", max_rounds=500, **common),
-        ),
-        "FedGrEM, Ward, z-scores": (plain, FedGrEM(DIGITS, init="ward", **common)),
-        "LocalEM, Ward, whitened": (white, LocalEM(DIGITS, init="ward", **common)),
-        "LocalEM tied, Ward, z-scores": (
-            plain,
-            LocalEM(DIGITS, init="ward", covariance_type="tied", **common),
-        ),
-        "FedEM plain, Ward, whitened": (white, FedEM(DIGITS, init="ward", **common)),
-        "FedEM pooled, Ward, whitened": (
-            white,
-            FedEM(DIGITS, init="ward", average="pooled", **common),
-        ),
-        "TGMM, Ward, whitened": (white, TGMM(DIGITS, init="ward", **common)),
-        "PooledEM, k-means++, whitened": (white, PooledEM(DIGITS, **common)),
-    }
-    return models
-
-
-def matched_error(found, digit):
-    table = np.zeros((DIGITS, DIGITS))
-    np.add.at(table, (found, digit), 1)
-    return 1.0 - table[linear_sum_assignment(-table)].sum() / len(digit)
-
-
-def matched_errors(found, digit, writer):
-    """In %: with a matching of groups to digits per writer, and with one for all."""
-    each = [matched_error(found[writer == w], digit[writer == w]) for w in np.unique(writer)]
-    return 100 * float(np.mean(each)), 100 * matched_error(found, digit)
-
-
-def pen_split(seed, n_train=None, n_bad=0):
-    """Training and test rows of every writer, 80/20; or `n_train` digits to train on."""
-    data = load_pendigits()
-    rng = np.random.default_rng([7, seed])
-    train = np.zeros(len(data.X), dtype=bool)
-    test = train.copy()
-    for w in np.unique(data.writer):
-        own = rng.permutation(np.flatnonzero(data.writer == w))
-        cut = round(0.8 * len(own))
-        train[own[: n_train or cut]] = True
-        test[own[cut:]] = True
-    X = data.X
-    if n_bad:
-        bad = rng.choice(44, n_bad, replace=False)
-        federation = data.federation()
-        spoilt = permuted_features(federation, bad, seed).X
-        X = np.empty_like(spoilt)
-        # A federation's rows stand site by site.
-        for k, name in enumerate(federation.names):
-            X[data.writer_names == name] = spoilt[federation.owner == k]
-        names = np.array(federation.names)[bad]
-        test &= ~np.isin(data.writer_names, names)
-    return data, X, train, test
-
-
-def one_pen_fit(name, seed, n_train, n_bad):
-    data, X, train, test = pen_split(seed, n_train, n_bad)
-    scaler, model = pen_models(seed)[name]
-    groups = data.writer_names
-    scaler.set_params(robust=bool(n_bad))
-    if scaler.whiten and n_train:  # groups of less than two digits have no scatter
-        scaler.set_params(n_groups=min(DIGITS, n_train // 2))
-    quietly(scaler.fit, X[train], None, groups[train])
-    quietly(model.fit, scaler.transform(X[train]), None, groups[train])
-    found = model.predict(scaler.transform(X[test]), groups=groups[test])
-    return (
-        *matched_errors(found, data.digit[test], data.writer[test]),
-        model.n_rounds_,
-        model.ambiguous_.sum(),
-    )
-
-
-def pen_digits() -> None:
-    rows = []
-    for n_bad in (0, 9):
-        for name in pen_models(0):
-            table = np.array(
-                parallel(one_pen_fit, [(name, seed, None, n_bad) for seed in range(5)])
-            )
-            each, one, rounds, doubt = table.mean(axis=0)
-            rows.append(
-                {
-                    "setting": name,
-                    "contaminated_writers": n_bad,
-                    "error_matching_per_writer": f"{each:.2f}",
-                    "sd": f"{table[:, 0].std(ddof=1):.2f}",
-                    "error_one_matching": f"{one:.2f}",
-                    "rounds": f"{rounds:.1f}",
-                    "ambiguous_writers": f"{doubt:.1f}",
-                }
-            )
-            if "(recommended)" in name:
-                bad = f"{n_bad} writers with features permuted: " if n_bad else ""
-                verdict(f"pen digits, {bad}test error {each:.2f} % (<= 6)", each <= 6.0)
-                verdict(f"pen digits, {bad}one matching: {one:.2f} % (<= 20)", one <= 20.0)
-            else:
-                print(f"        {name}, {n_bad} bad: {each:.2f} %, one matching {one:.2f} %")
-        write("pen_digits", rows)
-
-
-def learning_curve() -> None:
-    """Test errors from few digits a writer; the rest of the training part is not looked at."""
-    rows = []
-    chosen = [
-        name
-        for name in pen_models(0)
-        if "(recommended)" in name or name.startswith(("FedGrEM tied", "LocalEM", "FedEM plain"))
-    ]
-    for n_train in (10, 20, 40, 80, 160):
-        for name in chosen:
-            tasks = [(name, seed, n_train, 0) for seed in range(5)]
-            table = np.array(parallel(one_pen_fit, tasks))
-            each, one = table[:, :2].mean(axis=0)
-            rows.append(
-                {
-                    "digits_a_writer": n_train,
-                    "setting": name,
-                    "error_matching_per_writer": f"{each:.2f}",
-                    "sd": f"{table[:, 0].std(ddof=1):.2f}",
-                    "error_one_matching": f"{one:.2f}",
-                }
-            )
-            print(f"        {n_train} digits, {name}: {each:.2f} %, one matching {one:.2f} %")
-    write("learning_curve", rows)
-
-
 PARTS = {
     "simulation": simulation,
     "attacks": attacks,
     "regressions": regressions,
     "alignment": alignment,
-    "pen_digits": pen_digits,
-    "learning_curve": learning_curve,
+    "fresh": fresh,
 }
 
 if __name__ == "__main__":
