@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedkin.clustering.convex import convex_clustering
-from fedkin.clustering.path import ConvexClusteringPath, convex_clustering_path
+from fedkin.clustering.path import ConvexClusteringPath, convex_clustering_path, penalty_range
 from fedkin.clustering.points import Labels, Points, check_points
 
 FIRST_PENALTY = 0.1
@@ -52,6 +52,11 @@ def clusterpath(
     """
     if rule not in ("auto", "a", "b"):
         raise ValueError(f"rule must be 'auto', 'a' or 'b'; got {rule!r}")
+    if not (0 < first_penalty < np.inf and 1 < factor < np.inf):
+        raise ValueError(
+            "first_penalty must be positive and factor above 1: they bracket the penalties; got "
+            f"{first_penalty} and {factor}"
+        )
     array = check_points(points)
     n_distinct = len(np.unique(array, axis=0))
     lowest, highest = _bracket(array, n_distinct, first_penalty, factor)
@@ -75,13 +80,17 @@ def clusterpath(
 def _bracket(
     points: Points, n_distinct: int, first_penalty: float, factor: float
 ) -> tuple[float, float]:
-    """Grow the guess until K = 1, shrink it until no two distinct points are fused."""
+    """Grow the guess until K = 1, shrink it until no two distinct points are fused.
+
+    What is sure without a solve (`penalty_range`) ends both.
+    """
     if n_distinct == 1:
         return first_penalty, first_penalty
+    apart, fused = penalty_range(points)
     lowest = highest = first_penalty
-    while _count(points, highest) > 1:
+    while highest < fused and _count(points, highest) > 1:
         highest *= factor
-    while _count(points, lowest) < n_distinct:
+    while lowest > apart and _count(points, lowest) < n_distinct:
         lowest /= factor
     return lowest, highest
 

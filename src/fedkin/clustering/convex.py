@@ -9,7 +9,7 @@ Where we differ from the paper: it leaves the solver and the tolerance for "equa
 number of clusters near a fusion depends on them. Here two points share a label only if a dual
 certificate proves u_i = u_j (see `fusion`), and `certified` says that all other pairs were proved
 different, so no tolerance decides. Short of a fusion the u_i can close in on each other with the
-square of the remaining penalty; a penalty within about a thousandth of such a fusion may come back
+square of the remaining penalty; a penalty within about a millionth of such a fusion may come back
 uncertified: points are then not joined, and the gap still holds. With weights see `graph`.
 """
 
@@ -22,12 +22,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedkin.clustering.contraction import Groups, merge_small_diameters
+from fedkin.clustering.contraction import ROUNDING, Groups, merge_small_diameters
 from fedkin.clustering.fusion import all_pairs_problem, connected, prove_fused, pull_together
 from fedkin.clustering.newton import minimise
 from fedkin.clustering.points import (
     Labels,
     Points,
+    centred,
     check_points,
     group_sums,
     in_order_of_appearance,
@@ -43,6 +44,8 @@ HOPEFUL_TOLERANCE = 1e-11
 N_LEVELS = 10  # smoothings spread/10, spread/100, ...; beyond 1e-10 distances are rounding
 # Two points are told apart when their squared distance exceeds the gap: it falls twice as fast.
 LEAST_TOLERANCE = 1e-16
+# A pull of full length keeps two fused points up to some smoothings apart.
+JOINED_WITHIN = 10.0
 
 
 @dataclass(frozen=True)
@@ -90,11 +93,11 @@ def convex_clustering(
         from fedkin.clustering.graph import solve_on_graph
 
         return ConvexClustering(*solve_on_graph(array, penalty, weights))
-    mean = array.mean(axis=0)
-    groups = Groups.of_points(array - mean)
-    fused = solve_fused(array - mean, groups, groups.means, penalty)
+    about, mean, unit = centred(array)
+    groups = Groups.of_points(about)
+    fused = solve_fused(about, groups, groups.means, penalty / unit)
     return ConvexClustering(
-        centers=fused.positions[fused.groups.labels] + mean,
+        centers=unit * fused.positions[fused.groups.labels] + mean,
         labels=in_order_of_appearance(fused.groups.labels),
         gap=fused.gap,
         n_iter=fused.n_iter,
@@ -134,7 +137,9 @@ def solve_fused(points: Points, groups: Groups, start: Points, penalty: float) -
             if level.hopeful and solution.met_kink:
                 break
             start, gap = solution.positions, solution.gap / (solution.objective + within)
-            if gap <= PROMISED_GAP and _all_apart(start, groups, solution.gap, level.smoothing):
+            if gap <= PROMISED_GAP and _all_apart(
+                start, groups, penalty, solution.gap, level.smoothing
+            ):
                 return Fused(groups, start, gap, n_iter, True)
             merged = _merge_proved(groups, start, penalty, level.smoothing)
             if len(merged) == len(groups):
@@ -155,19 +160,30 @@ def _levels(points: Points, groups: Groups) -> Iterator[Level]:
         yield Level(spread * 10.0**-k, max(10.0 ** (-2 * k - 2), LEAST_TOLERANCE))
 
 
-def _all_apart(positions: Points, groups: Groups, gap: float, smoothing: float) -> bool:
+def _all_apart(
+    positions: Points, groups: Groups, penalty: float, gap: float, smoothing: float
+) -> bool:
     """Whether every two super-points are proved different.
 
     The objective is strongly convex: sum_p s_p |v_p - v*_p|^2 <= 2 gap, so |v_p - v*_p| is at most
-    sqrt(2 gap / s_p).
+    sqrt(2 gap / s_p). Two that this leaves undecided, apart from all others, are a cluster only if
+    the diameter test says so: for two it is exact.
     """
     radius = np.maximum(np.sqrt(2.0 * gap / groups.sizes), 0.5 * smoothing)
-    return bool(connected(positions, radius).max() + 1 == len(groups))
+    component = connected(positions, radius)
+    counts = np.bincount(component)
+    if counts.max() > 2:
+        return False
+    undecided = np.flatnonzero(counts[component] == 2)
+    first, second = undecided[np.argsort(component[undecided], kind="stable")].reshape(-1, 2).T
+    apart = np.sqrt(((groups.means[first] - groups.means[second]) ** 2).sum(axis=1))
+    reach = penalty * (groups.sizes[first] + groups.sizes[second])
+    return bool((apart > reach * (1.0 + ROUNDING)).all())
 
 
 def _merge_proved(groups: Groups, positions: Points, penalty: float, smoothing: float) -> Groups:
-    """Contract what is proved fused among super-points within the smoothing of each other."""
-    near = connected(positions, np.full(len(groups), 0.5 * smoothing))
+    """Contract what is proved fused among super-points that may lie together."""
+    near = connected(positions, np.full(len(groups), 0.5 * JOINED_WITHIN * smoothing))
     labels = np.arange(len(groups))
     for component in np.flatnonzero(np.bincount(near) > 1):
         members = np.flatnonzero(near == component)

@@ -25,8 +25,9 @@ from fedkin.clustering.points import Labels, Points, group_sums
 
 Array = NDArray[np.float64]
 
-# A penalty within the last of these shares of a fusion is not told apart from it.
-MARGINS = (1e-3, 1e-6)
+# A penalty within the last of these shares of a fusion is not told apart from it. Each is the start
+# of the next: a step of 1e-3 at once loses the way to the finer solution.
+MARGINS = (1e-3, 1e-4, 1e-5, 1e-6)
 # A fused set of some hundred points is about ten smoothings wide: this share of the margin in (*)
 # leaves room for ten times that.
 SMOOTHING_SHARE = 0.003
@@ -34,7 +35,7 @@ SMOOTHING_SHARE = 0.003
 HOPELESS = 30.0
 # Residual the solver may leave, as a share of the right side of (*).
 RESIDUAL_SHARE = 0.1
-# On the way to a fine smoothing: steps by this factor, each solved to this relative gap.
+# On the way to a fine smoothing: steps by this factor, each solved to this relative gap at most.
 SMOOTHING_STEP = 0.1
 PASSING_TOLERANCE = 1e-6
 
@@ -62,14 +63,12 @@ def prove_fused(
     parts = connected(means, np.full(members.size, penalty * total))
     if parts.max() > 0:
         return _prove_parts(groups, members, parts, penalty, positions, smoothing)
-    start = positions[members] - sizes @ positions[members] / total
+    start, coarse = positions[members] - sizes @ positions[members] / total, smoothing
     for margin in MARGINS:
         reach = margin * penalty * total
         finer = min(SMOOTHING_SHARE * reach, smoothing)
         tolerance = _gap_for_residual(RESIDUAL_SHARE * reach, means, sizes)
-        solution = _follow(
-            means, sizes, (1.0 - margin) * penalty, start, smoothing, finer, tolerance
-        )
+        solution = _follow(means, sizes, (1.0 - margin) * penalty, start, coarse, finer, tolerance)
         start, smoothing = solution.positions, finer
         residual = solution.gradient / sizes[:, None]
         slackness = 2.0 * float(np.sqrt((residual**2).sum(axis=1).max()))
@@ -78,6 +77,8 @@ def prove_fused(
             return [members]
         if width > HOPELESS * reach:
             break
+        # A nearer penalty may fuse what is apart here: the smoothing must begin at that distance.
+        coarse = max(width, finer)
     # The set is not fused as a whole: whatever is, lies together in its solution.
     parts = connected(start, np.full(members.size, 0.5 * reach))
     if parts.max() == 0:
@@ -118,9 +119,9 @@ def _follow(
         smoothing = following
         problem = all_pairs_problem(means, sizes, penalty, smoothing)
         last = smoothing == finer
-        solution = minimise(
-            problem, start, tolerance if last else max(tolerance, PASSING_TOLERANCE)
-        )
+        # A passing solution must be known to its own smoothing, or the next one starts astray.
+        passing = min(_gap_for_residual(smoothing, means, sizes), PASSING_TOLERANCE)
+        solution = minimise(problem, start, tolerance if last else max(tolerance, passing))
         if last:
             return solution
         start = solution.positions

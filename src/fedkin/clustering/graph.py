@@ -23,6 +23,7 @@ from fedkin.clustering.newton import SmoothProblem, minimise
 from fedkin.clustering.points import (
     Labels,
     Points,
+    centred,
     check_points,
     group_means,
     in_order_of_appearance,
@@ -38,6 +39,7 @@ N_LEVELS = 10
 JOINED_WITHIN = 10.0
 RELATIVE_GAP = 1e-10
 INNER_TOLERANCE = 1e-12
+NOTHING = 1e-24  # of the points' squares: distances of 1e-12 are rounding
 
 
 def nearest_neighbor_weights(
@@ -142,18 +144,18 @@ def solve_on_graph(
 ) -> tuple[Points, Labels, float, int, bool]:
     """Centers (m, d), labels (m,), relative gap, Newton steps, whether it met the promised gap."""
     edges = Edges.of(weights, len(points))
-    everything = np.ones(edges.weights.size, dtype=bool)
-    if np.isinf(penalty):
-        labels = in_order_of_appearance(edges.components(everything))
-        return group_means(points, labels, labels.max() + 1)[labels], labels, 0.0, 0, True
-    mean = points.mean(axis=0)
-    targets = points - mean
+    targets, mean, unit = centred(points)
+    penalty = penalty / unit
+    whole = in_order_of_appearance(edges.components(np.ones(edges.weights.size, dtype=bool)))
+    middle = group_means(targets, whole, whole.max() + 1)[whole]
+    if _all_fuse(targets - middle, whole, edges, penalty):
+        return unit * middle + mean, whole, 0.0, 0, True
     lengths = np.sqrt(((edges.difference @ targets) ** 2).sum(axis=1))
     positive = lengths[lengths > 0]
     smoothing = FIRST_SMOOTHING * float(np.median(positive)) if positive.size else 1.0
-    positions, n_iter, unit = targets, 0, np.ones(len(points))
+    positions, n_iter, mass = targets, 0, np.ones(len(points))
     for _ in range(N_LEVELS):
-        problem = SmoothProblem(targets, unit, penalty, _couple_by(edges, smoothing))
+        problem = SmoothProblem(targets, mass, penalty, _couple_by(edges, smoothing))
         solution = minimise(problem, positions, INNER_TOLERANCE)
         n_iter += solution.n_iter
         coupling = solution.coupling
@@ -166,7 +168,17 @@ def solve_on_graph(
             break
         positions = centers + SMOOTHING_FACTOR * (solution.positions - centers)
         smoothing *= SMOOTHING_FACTOR
-    return centers + mean, labels, gap, n_iter, bool(gap <= RELATIVE_GAP)
+    return unit * centers + mean, labels, gap, n_iter, bool(gap <= RELATIVE_GAP)
+
+
+def _all_fuse(about: Points, labels: Labels, edges: Edges, penalty: float) -> bool:
+    """Whether the penalty surely joins all that edges connect; `about` (m, d) their means.
+
+    Pulls along a spanning tree balance a component, and no edge of it carries more than the sum of
+    the distances from the mean.
+    """
+    carried = np.bincount(labels, np.sqrt((about**2).sum(axis=1))).max()
+    return bool(penalty > 0 and carried <= penalty * edges.weights.min(initial=np.inf))
 
 
 def _couple_by(edges: Edges, smoothing: float) -> Callable[[Points], EdgePairs]:
@@ -190,4 +202,5 @@ def _relative_gap(centers: Points, targets: Points, penalty: float, coupling: Ed
         edges.weights @ length
     )
     gap = 0.5 * float((residual**2).sum()) + penalty * max(float(slack), 0.0)
-    return gap / objective if objective > 0 else 0.0
+    # Where points lie on their neighbours the objective is rounding: squares of it are no measure.
+    return gap / max(objective, NOTHING * float((targets**2).sum()), np.finfo(float).tiny)

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedkin.clustering.contraction import Groups, diameter
 from fedkin.clustering.convex import check_penalty, solve_fused
-from fedkin.clustering.points import Labels, Points, check_points, in_order_of_appearance
+from fedkin.clustering.points import Labels, Points, centred, check_points, in_order_of_appearance
 from fedkin.clustering.recovery import recovery_interval
 
 Array = NDArray[np.float64]
@@ -64,19 +64,18 @@ def convex_clustering_path(
     """
     array = check_points(points)
     grid = _default_penalties(array, n_penalties) if penalties is None else _sorted(penalties)
-    mean = array.mean(axis=0)
-    centred = array - mean
-    groups = Groups.of_points(centred)
+    about, mean, unit = centred(array)
+    groups = Groups.of_points(about)
     positions = groups.means
     labels: list[Labels] = []
     centers, recovered, gaps, certified = [], [], [], []
-    for penalty in grid:
-        fused = solve_fused(centred, groups, positions, float(penalty))
+    for penalty in grid / unit:
+        fused = solve_fused(about, groups, positions, float(penalty))
         if not labels or len(fused.groups) < len(groups):
-            interval = recovery_interval(centred, fused.groups.labels)
+            interval = recovery_interval(about, fused.groups.labels)
         groups, positions = fused.groups, fused.positions
         labels.append(in_order_of_appearance(groups.labels))
-        centers.append(positions[groups.labels] + mean)
+        centers.append(unit * positions[groups.labels] + mean)
         gaps.append(fused.gap)
         certified.append(fused.certified)
         recovered.append(interval.holds(penalty))

@@ -68,3 +68,16 @@ def group_means(points: Points, labels: Labels, n_groups: int) -> Points:
     """Mean of the points of each group, shape (n_groups, d); every group must be non-empty."""
     sizes = np.bincount(labels, minlength=n_groups)
     return group_sums(points, labels, n_groups) / sizes[:, None]
+
+
+def centred(points: Points) -> tuple[Points, Points, float]:
+    """Points less their mean, in units of a power of two near their spread; mean and unit.
+
+    Solvers work with squares and cubes of distances: in these units none overflows. A power of two
+    changes no digit.
+    """
+    mean = points.mean(axis=0)
+    about = points - mean
+    largest = float(np.abs(about).max(initial=0.0))
+    unit = float(2.0 ** np.floor(np.log2(largest))) if largest > 0 else 1.0
+    return about / unit, mean, unit

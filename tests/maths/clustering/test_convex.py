@@ -183,6 +183,29 @@ def test_a_certificate_finds_fusions_that_the_diameter_misses():
     assert convex_clustering(square, 0.2930).labels.tolist() == [0, 0, 0, 0]
 
 
+@pytest.mark.parametrize(
+    ("seed", "m", "d", "fusion"), [(0, 11, 4, 0.231368244), (2, 6, 3, 0.357233856)]
+)
+def test_penalties_next_to_a_fusion_are_certified(seed, m, d, fusion):
+    """The penalty of the last fusion was found by bisection of convex_clustering's own answers."""
+    rng = np.random.default_rng([7, seed])
+    rng.integers(5, 12), rng.integers(2, 6)
+    points = rng.normal(size=(m, d))
+    for share in (1e-2, 1e-3, 1e-4, 1e-5):
+        below = convex_clustering(points, fusion * (1.0 - share))
+        above = convex_clustering(points, fusion * (1.0 + share))
+        assert below.certified and below.labels.max() > 0
+        assert above.certified and above.labels.max() == 0
+
+
+def test_two_points_just_short_of_their_fusion_are_proved_apart():
+    # A pair 2e-9 from its fusion, far from two others: no solve tells its centers apart.
+    points = np.array([[0.0, 0.0], [1.0, 0.0], [50.0, 0.0], [0.0, 60.0]])
+    found = convex_clustering(points, 0.5 * (1.0 - 1e-9))
+    assert found.certified and found.labels.tolist() == [0, 1, 2, 3]
+    assert convex_clustering(points, 0.5 * (1.0 + 1e-9)).labels.tolist() == [0, 0, 1, 2]
+
+
 def test_many_points_take_the_anchored_tree_and_the_blocked_sums(monkeypatch, blobs):
     points, labels = blobs(0, sizes=(40, 50, 60), d=4)
     penalty = 1.01 * recovery_interval(points, labels).lower
@@ -235,6 +258,39 @@ def test_order_translation_and_scale_are_irrelevant(same_partition):
     np.testing.assert_allclose(scaled.centers, 1e-4 * found.centers, atol=1e-9)
     assert same_partition(moved.labels, found.labels)
     assert same_partition(scaled.labels, found.labels)
+
+
+@pytest.mark.parametrize("scale", [1e-150, 1e150])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_points_of_any_size_are_clustered_as_they_are_at_size_one(scale, weighted):
+    points, penalty = random_problem(3)
+    weights = nearest_neighbor_weights(points, 4) if weighted else None
+    found = convex_clustering(points, penalty, weights)
+    scaled = convex_clustering(scale * points, scale * penalty, weights)
+    np.testing.assert_array_equal(scaled.labels, found.labels)
+    np.testing.assert_allclose(scaled.centers / scale, found.centers, atol=1e-9)
+    assert scaled.certified
+
+
+def test_points_that_lie_on_their_only_neighbours_stay_where_they_are():
+    points = np.repeat(np.random.default_rng(0).normal(size=(5, 3)), 6, axis=0)
+    found = convex_clustering(points, 0.01, nearest_neighbor_weights(points, 3))
+    assert found.certified and found.gap <= 1e-7
+    assert found.labels.tolist() == np.repeat(np.arange(5), 6).tolist()
+    np.testing.assert_allclose(found.centers, points, atol=1e-12)
+
+
+def test_a_penalty_beyond_all_pulls_joins_what_edges_connect():
+    points = np.array([[0.0], [1.0], [2.0], [10.0], [13.0]])
+    weights = np.zeros((5, 5))
+    for i, j in ((0, 1), (1, 2), (3, 4)):
+        weights[i, j] = weights[j, i] = 1.0
+    found = convex_clustering(points, 1e9, weights)
+    assert found.labels.tolist() == [0, 0, 0, 1, 1] and found.n_iter == 0
+    np.testing.assert_allclose(found.centers[:, 0], [1, 1, 1, 11.5, 11.5])
+    # The chain fuses at 1 (each end pulls with its distance from the mean), the pair at 1.5.
+    assert convex_clustering(points, 1.01, weights).labels.tolist() == [0, 0, 0, 1, 2]
+    assert convex_clustering(points, 0.99, weights).labels.max() == 4
 
 
 def test_centers_keep_the_mean_of_the_points():

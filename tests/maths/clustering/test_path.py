@@ -147,6 +147,12 @@ def test_clusterpath_takes_the_smaller_penalty_of_a_tie_and_survives_no_candidat
     assert clusterpath(np.ones((3, 2))).n_clusters == 1
 
 
+@pytest.mark.parametrize("bracket", [{"first_penalty": 0.0}, {"factor": 1.0}])
+def test_a_bracket_that_never_grows_is_refused(bracket):
+    with pytest.raises(ValueError, match="first_penalty must be positive and factor above 1"):
+        clusterpath([0.0, 1.0, 5.0], **bracket)
+
+
 def test_clusterpath_refuses_an_unknown_rule():
     with pytest.raises(ValueError, match="rule must be"):
         clusterpath([0.0, 1.0], rule="c")
