@@ -331,7 +331,7 @@ def _polynomials(data) -> list[dict]:
 
 
 def _networks(data) -> list[dict]:
-    return _swept("network", FedAvgNetwork, "depth", (1, 2, 3), data)
+    return _swept("network", FedAvgNetwork, "depth", range(1, 6), data)
 
 
 def _matern():

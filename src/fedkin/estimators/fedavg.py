@@ -153,12 +153,12 @@ class FedAvgNetwork(_FedAvgCurve):
     Parameters
     ----------
     depth : int or None
-        Number of hidden tanh layers; None chooses among 1..4 on training sites held out.
+        Number of hidden tanh layers; None chooses among 1..5 on training sites held out.
     width, normalize_y, local_steps, learning_rate, server_rate, max_rounds, tol, fraction,
     random_state, engine
     """
 
-    _model, _size, _candidates = "network", "depth", (1, 2, 3, 4)
+    _model, _size, _candidates = "network", "depth", (1, 2, 3, 4, 5)
 
     def __init__(
         self,
