@@ -64,30 +64,41 @@ def make_regression_groups(
     coef: ArrayLike,
     sigma: float = 1.0,
     weights: ArrayLike | None = None,
-    labels: Literal["random", "balanced"] = "random",
+    labels: Literal["random", "balanced"] | ArrayLike = "random",
     random_state: int | list[int] = 0,
 ) -> RegressionGroups:
-    """Standard normal features, y = x'coef[label] + noise; every component has a site.
+    """Standard normal features, y = x'coef[label] + noise.
 
-    `labels="random"` draws them with `weights` (equal by default) again until all are there;
-    "balanced" deals them out in turn.
+    `labels="random"` draws them with `weights` (equal by default) again until every component has
+    a site; "balanced" deals them out in turn; an array names the component of every site and may
+    leave some without any.
     """
     rng = np.random.default_rng(random_state)
     truth = np.array(coef, dtype=np.float64)
     n_components, d = truth.shape
-    if n_clients < n_components:
-        raise ValueError(f"{n_components} components need at least as many sites")
     chance = np.full(n_components, 1 / n_components) if weights is None else np.asarray(weights)
-    drawn = rng.permutation(np.arange(n_clients) % n_components)
-    while labels == "random":
-        drawn = rng.choice(n_components, size=n_clients, p=chance)
-        if len(np.unique(drawn)) == n_components:
-            break
+    drawn = _labels(labels, n_clients, chance, rng)
     sizes = np.broadcast_to(np.asarray(n_rows, dtype=np.intp), n_clients)
     owner = np.repeat(np.arange(n_clients), sizes)
     X = rng.normal(size=(len(owner), d))
     y = np.einsum("nd,nd->n", X, truth[drawn[owner]]) + sigma * rng.normal(size=len(owner))
     return RegressionGroups(Federation.from_groups(X, owner + 1, y), truth, drawn, sigma)
+
+
+def _labels(
+    labels: str | ArrayLike, n_clients: int, chance: Floats, rng: np.random.Generator
+) -> NDArray[np.intp]:
+    if not isinstance(labels, str):
+        return np.array(labels, dtype=np.intp)
+    n_components = len(chance)
+    if n_clients < n_components:
+        raise ValueError(f"{n_components} components need at least as many sites")
+    drawn = rng.permutation(np.arange(n_clients) % n_components)
+    while labels == "random":
+        drawn = rng.choice(n_components, size=n_clients, p=chance)
+        if len(np.unique(drawn)) == n_components:
+            break
+    return drawn
 
 
 def contaminate_sites(

@@ -13,7 +13,14 @@ from importlib import import_module
 from fedkin.studies.study import Claim, Estimate, Results, Size, Study, cells
 
 # In the order of the page. A module holds `STUDIES`, a tuple.
-MODULES = ("fmlr_errors",)
+MODULES = (
+    "fmlr_errors",
+    "fmlr_contraction",
+    "fmlr_regimes",
+    "fmlr_empty",
+    "fmlr_radius",
+    "fmlr_nuisance",
+)
 
 
 def catalogue() -> dict[str, Study]:

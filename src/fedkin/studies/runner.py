@@ -8,6 +8,7 @@ already did. Units of all studies share one pool, so no core waits for the last 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import json
@@ -44,9 +45,15 @@ class Unit:
 
     def key(self) -> str:
         """The file name: a digest of everything that determines the rows."""
-        code = inspect.getsource(self.study.one)
+        code = _source(self.study.one)
         told = json.dumps([self.study.name, dict(self.cell), self.seed, code, __version__])
         return hashlib.sha256(told.encode()).hexdigest()[:24] + ".json"
+
+
+@functools.cache
+def _source(one: Callable[..., Sequence[Row]]) -> str:
+    """The code of a replication; a large study asks for it tens of thousands of times."""
+    return inspect.getsource(one)
 
 
 def units(study: Study, size: str) -> list[Unit]:

@@ -113,8 +113,8 @@ class Claim:
     """One entry of a paper beside ours.
 
     `noted` is what independent code measured under the same protocol, if anybody did, as the mean
-    of `noted_n` replications (None: a number without sampling error of its own). `why` must be
-    given where ours and `noted` disagree.
+    of `noted_n` replications (None: a number without sampling error of its own), or in words where
+    it is no single number. `why` must be given where ours and `noted` disagree.
     """
 
     entry: str
@@ -122,7 +122,7 @@ class Claim:
     ours: Estimate | str
     same: str
     why: str = ""
-    noted: float | None = None
+    noted: float | str | None = None
     noted_n: int | None = None
 
     @property
@@ -131,7 +131,9 @@ class Claim:
 
         The noted mean's own error is taken from our spread, which is that of the same protocol.
         """
-        if self.noted is None or isinstance(self.ours, str) or self.ours.n < 2:
+        if self.noted is None or isinstance(self.noted, str):
+            return None
+        if isinstance(self.ours, str) or self.ours.n < 2:
             return None
         mean, se, n = self.ours
         both = se * math.sqrt(1 + (n / self.noted_n if self.noted_n else 0.0))
@@ -140,7 +142,7 @@ class Claim:
     def cells(self) -> list[str]:
         """The claim as a row of the page: entry, paper, ours, noted, same protocol, why."""
         distance = self.distance
-        noted = "" if self.noted is None else _short(self.noted)
+        noted = _short(self.noted) if isinstance(self.noted, (int, float)) else self.noted or ""
         why = self.why
         if distance is not None and distance > 2:
             noted += f" ({distance:.1f} se)"
@@ -184,6 +186,12 @@ def cells(**axes: Sequence[Any]) -> list[dict[str, Any]]:
     for name, values in axes.items():
         grid = [{**cell, name: value} for cell in grid for value in values]
     return grid
+
+
+def span(values: np.ndarray, digits: int) -> str:
+    """The lowest and the highest of some numbers, for a claim: "2.0-2.8", or one if they agree."""
+    low, high = (f"{value:.{digits}f}" for value in (np.min(values), np.max(values)))
+    return low if low == high else f"{low}-{high}"
 
 
 def _given(value: Any) -> bool:
