@@ -234,3 +234,17 @@ def test_regressions_are_found_from_the_federated_start():
     )
     assert errors(found.result["components"][good], sim.components[good]).max() < 0.75
     assert found.result["noise"][0] == pytest.approx(1.0, abs=0.1)
+
+
+@pytest.mark.parametrize("shrinkage", ["adaptive", "paper"])
+def test_a_site_with_huge_values_does_not_end_the_fit_of_the_others(shrinkage):
+    """What counts as standing still is judged by each site's own size."""
+    sim = make_gaussian_mixtures(heterogeneity=0.5, n_outliers=0, random_state=0)
+    clients = DATA_ATTACKS["data of size 1e6"](sim.clients, [9], 0)
+    options = {"n_components": 5, "shrinkage": shrinkage, "max_rounds": 1000}
+    if shrinkage == "paper":
+        options |= {"step": "gradient", "second_start": False}
+    usual, patient = (
+        run("fedgrem", clients, tol=tol, **options).result["components"][:9] for tol in (1e-4, 1e-9)
+    )
+    assert errors(usual, patient).max() < 0.02

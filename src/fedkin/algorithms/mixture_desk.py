@@ -171,7 +171,7 @@ def rounds(desk: Desk) -> Program:
     for number in range(1, settings["max_rounds"] + 1):
         before = desk.shared.copy()
         desk.combine(number)
-        change = float(np.abs(desk.shared - before).max() / max(np.abs(desk.shared).max(), 1e-300))
+        change = largest_change(before, desk.shared)
         history.append(change)
         at_rest = at_rest + 1 if number > FIRST_ROUNDS and change <= settings["tol"] else 0
         if at_rest >= rounds_at_rest(settings):
@@ -189,6 +189,16 @@ def rounds(desk: Desk) -> Program:
         desk.combine(settings["max_rounds"] + 1)
     replies = yield Ask("settle", desk.common(), desk.personal(), note="sites settle their weights")
     return desk.result(replies, np.array(history), converged)
+
+
+def largest_change(before: Floats, after: Floats) -> float:
+    """The largest change of a site's numbers (m, R, p), relative to its size or the median site's.
+
+    Relative to the largest number of all, one site with huge values would end everybody's fit.
+    """
+    size = np.abs(after).max(axis=(1, 2))
+    moved = np.abs(after - before).max(axis=(1, 2))
+    return float((moved / np.maximum(np.maximum(size, np.median(size)), 1e-300)).max())
 
 
 def rounds_at_rest(settings: Settings) -> int:

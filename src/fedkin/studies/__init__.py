@@ -20,6 +20,11 @@ MODULES = (
     "fmlr_empty",
     "fmlr_radius",
     "fmlr_nuisance",
+    "fedgrem_figure_3",
+    "fedgrem_steps",
+    "fedgrem_real",
+    "fedgrem_attacks",
+    "fedgrem_bounds",
 )
 
 

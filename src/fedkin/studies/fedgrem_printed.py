@@ -75,7 +75,7 @@ _PRINTED = {
 def printed(table: int) -> dict[tuple[str, str], str]:
     """A table's cells by the words of its rows and columns."""
     columns = HETEROGENEITY if table in (4, 5) else METHODS
-    found = {}
+    found: dict[tuple[str, str], str] = {}
     for line in _PRINTED[table].strip().splitlines():
         row, *cells = line.split()
         found |= {(row, column): cell.replace("(", " (") for column, cell in zip(columns, cells)}

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -138,6 +138,10 @@ class Claim:
         mean, se, n = self.ours
         both = se * math.sqrt(1 + (n / self.noted_n if self.noted_n else 0.0))
         return abs(mean - self.noted) / both if both > 0 else math.inf * (mean != self.noted)
+
+    def because(self, why: str) -> Claim:
+        """The claim with a reason, if ours is more than two standard errors from what was noted."""
+        return replace(self, why=why) if (self.distance or 0.0) > 2 else self
 
     def cells(self) -> list[str]:
         """The claim as a row of the page: entry, paper, ours, noted, same protocol, why."""
