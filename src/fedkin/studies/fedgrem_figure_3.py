@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fedkin.studies.study import Claim, Results, Size, Study, cells
 
 if TYPE_CHECKING:
@@ -100,7 +102,7 @@ LOOK = {
 
 
 def draw(results: Results) -> Figure:
-    """Largest error of the weights (left) and of the components (right), logarithmic."""
+    """Logarithm of the largest error of the weights (left) and of the components (right)."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.6), layout="constrained")
@@ -112,8 +114,9 @@ def draw(results: Results) -> Figure:
             if name in LOOK and results.estimate(measure, method=name).n:
                 color, style = LOOK[name]
                 h, error = results.curve("h", measure, method=name)
-                axes.semilogy(100 * h / SNR, error, style, color=color, ms=4, lw=1.2, label=name)
-        axes.set(xlabel="h / SNR (%)", title=f"largest error of {words}")
+                look: dict[str, Any] = {"color": color, "ms": 4, "lw": 1.2, "label": name}
+                axes.plot(100 * h / SNR, np.log(error), style, **look)
+        axes.set(xlabel="h / SNR (%)", ylabel="log_e error", title=f"largest error of {words}")
     figure.legend(*panels[1].get_legend_handles_labels(), loc="outside right center", fontsize=8)
     return figure
 

@@ -133,10 +133,11 @@ def draw(results: Results, errors: int) -> Figure:
                 for share in shares
             ]
             axes.plot(x, values, label=method, **look)
-    titles = ["as printed", *(f"ours, {kind}" for kind in kinds)]
+    titles = ["as printed", *("ours" if errors == 1 else f"ours, {kind}" for kind in kinds)]
     for axes, title in zip(panels, titles):
         axes.set(xlabel="contaminated sites (%)", ylabel="test error (%)", title=title)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
+        axes.set_xlim(-1, max(x) + 1)
     figure.legend(*panels[1].get_legend_handles_labels(), loc="outside right center", fontsize=8)
     return figure
 

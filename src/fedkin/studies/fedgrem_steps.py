@@ -63,7 +63,7 @@ def draw(results: Results) -> Figure:
         values = [float(table[f"{c:.2f}", f"{h:g}"].split()[0]) for c in STEPS]
         paper.plot(STEPS, values, "o-", ms=3, color=color)
     weights.set(xlabel="C_eta", ylabel="largest error of weights", title="Table 4, ours")
-    weights.set_ylim(bottom=0)
+    weights.set_ylim(0, 0.1)
     for axes, words in ((paper, "as printed"), (ours, "ours (dotted: exact)")):
         axes.set(xlabel="C_eta", ylabel="largest error of components", title=f"Table 5, {words}")
         axes.set_ylim(0, 2.6)
