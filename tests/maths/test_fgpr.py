@@ -56,7 +56,8 @@ def test_the_exact_optimum_takes_about_fifteen_rounds(sites, exact):
     [
         ({}, 1e-3),
         ({"schedule": "inverse-sqrt"}, 2e-3),
-        ({"schedule": "inverse", "learning_rate": 10.0}, 5e-3),
+        ({"schedule": "inverse", "learning_rate": 10.0}, 1e-3),
+        ({"schedule": "constant", "learning_rate": 0.5}, 5e-3),
         ({"fraction": 0.2}, 5e-3),
     ],
     ids=str,

@@ -237,6 +237,7 @@ def step_sizes(settings: Settings) -> Floats:
         "inverse": 1.0 / t,
         "inverse-sqrt": 1.0 / np.sqrt(1.0 + number),
         "cosine": 0.5 * (1.0 + np.cos(np.pi * number / n_rounds)),
+        "constant": np.ones_like(t),
     }
     sizes: Floats = settings["learning_rate"] * share[settings["schedule"]]
     return sizes

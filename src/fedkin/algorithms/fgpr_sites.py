@@ -28,7 +28,7 @@ LEAST_FOR_MOMENTS = 5
 # The theory's constant beside log M in the gradient of the scale.
 THEORY_SHARE = 3.0
 # Longest local step in log-parameters: a stray mini-batch must not throw a site far away.
-LONGEST_LOCAL_STEP = 1.0
+LONGEST_LOCAL_STEP = 5.0
 # Standard deviation of a site's log-parameters around the shared ones, by `personalise`: "choose"
 # only keeps them from where no row speaks against them, "own" (a site alone) knows no others.
 PERSONAL_SPREAD = {"map": 1.0, "choose": 2.0, "own": np.inf}

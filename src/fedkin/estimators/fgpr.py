@@ -59,8 +59,8 @@ class FGPR(CurveEstimator):
         rows (`large_sites="neighbours"`) or a random subset ("subset").
     init : "auto" or array (p,) of log hyper-parameters in the kernel's order
     local_steps, batch_size, learning_rate, schedule, gradient_scaling
-        For local steps; schedule "cosine", "inverse-sqrt" (learning rate near 1) or "inverse"
-        (near 10); scaling "rows" or "theory" (the scale's gradient over 3 log M).
+        For local steps; schedule "cosine", "inverse-sqrt" (learning rate near 1), "inverse"
+        (near 10) or "constant"; scaling "rows" or "theory" (the scale's gradient over 3 log M).
     robust : False, "trimmed" or "median"
         How sites' gradients per row are averaged; "trimmed" leaves out sites far from the rest.
     max_rounds, tol, fraction, random_state, engine
@@ -156,7 +156,7 @@ class FGPR(CurveEstimator):
         check_choice("normalize_y", self.normalize_y, (True, "mean", False))
         check_choice("mean", self.mean, ("zero", "constant", "linear"))
         check_choice("large_sites", self.large_sites, ("neighbours", "subset"))
-        check_choice("schedule", self.schedule, ("cosine", "inverse-sqrt", "inverse"))
+        check_choice("schedule", self.schedule, ("cosine", "inverse-sqrt", "inverse", "constant"))
         check_choice("gradient_scaling", self.gradient_scaling, ("rows", "theory"))
         check_choice("robust", self.robust, (False, "trimmed", "median"))
         for name in ("max_priors", "max_points", "local_steps", "batch_size", "max_rounds"):
