@@ -137,7 +137,8 @@ class Claim:
             return None
         mean, se, n = self.ours
         both = se * math.sqrt(1 + (n / self.noted_n if self.noted_n else 0.0))
-        return abs(mean - self.noted) / both if both > 0 else math.inf * (mean != self.noted)
+        apart = abs(mean - self.noted)
+        return apart / both if both > 0 else (math.inf if apart > 0 else 0.0)
 
     def because(self, why: str) -> Claim:
         """The claim with a reason, if ours is more than two standard errors from what was noted."""
