@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from fedkin.models import gaussian_mixture as gaussian
 from fedkin.models import gaussian_mixture_starts as gaussian_starts
 from fedkin.models import regression_mixture as regression
+from fedkin.models import regression_mixture_starts as regression_starts
 from fedkin.models.latent_classes import EMPTY_COMPONENT, best_restart, climb
 from fedkin.protocol import Arrays, Field, Memory, Schema, Settings, Step
 
@@ -137,7 +138,7 @@ class Family:
         chosen = self.settings
         common = {"n_restarts": chosen["n_restarts"], "max_iter": chosen["local_max_iter"]}
         if self.regression:
-            found = regression.local_em(
+            found = regression_starts.local_em(
                 rows, chosen["n_components"], keys, sigma=chosen["sigma"], **common
             ).parameters
             return found.weights, found.coef, found.sigma
