@@ -147,18 +147,40 @@ def _likelihood_of_gaussians(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarr
     return {"loglik": np.array(_gaussian_em(X, y)[1])}
 
 
-def _centers_of_regressions(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+def _centers_of_tied_gaussians(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+    from sklearn.mixture import GaussianMixture
+
+    model = GaussianMixture(
+        2, covariance_type="tied", means_init=NEAR_MEANS, tol=1e-14, max_iter=5000, reg_covar=0.0
+    )
+    model.fit(X)
+    return {"centers": model.means_, "covariance": model.covariances_}
+
+
+def _regression_em(X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, float, float]:
+    """Coefficients, noise and log likelihood."""
+
     def log_density(parameters):
         coef, sigma = parameters
-        return -0.5 * ((y[:, None] - X @ coef.T) / sigma) ** 2 - np.log(sigma)
+        residual = (y[:, None] - X @ coef.T) / sigma
+        return -0.5 * (residual**2 + np.log(2 * np.pi)) - np.log(sigma)
 
     def maximise(share):
         coef = [np.linalg.solve(X.T @ (w[:, None] * X), X.T @ (w * y)) for w in share.T]
         left = (share * (y[:, None] - X @ np.array(coef).T) ** 2).sum()
         return np.array(coef), np.sqrt(left / len(y))
 
-    (coef, sigma), _ = _em(log_density, maximise, (NEAR_COEF, 1.0))
+    (coef, sigma), loglik = _em(log_density, maximise, (NEAR_COEF, 1.0))
+    return coef, sigma, loglik
+
+
+def _centers_of_regressions(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+    coef, sigma, _ = _regression_em(X, y)
     return {"centers": coef, "noise": np.array([sigma])}
+
+
+def _likelihood_of_regressions(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+    return {"loglik": np.array(_regression_em(X, y)[2])}
 
 
 def _mixture(
@@ -173,6 +195,7 @@ def _mixture(
     common = {"family": family, "tol": 1e-11, "max_rounds": 500, **(settings or {})}
     near = NEAR_COEF if family == "regression" else NEAR_MEANS
     oracle = _centers_of_regressions if family == "regression" else _centers_of_gaussians
+    oracle = more.pop("oracle", oracle)
     return Case(
         name,
         common,
@@ -191,6 +214,12 @@ MIXTURE_CASES = (
     _mixture("fedgrem", "adaptive"),
     _mixture("fedgrem", "paper", settings=_PAPER),
     _mixture("fedgrem", "regression", "regression", {"init": "federated", "n_restarts": 4}),
+    _mixture(
+        "fedgrem",
+        "tied, shared weights",
+        settings={"covariance_type": "tied", "share_weights": True},
+        oracle=_centers_of_tied_gaussians,
+    ),
     _mixture("fedem", "plain"),
     _mixture("fedem", "pooled", settings={"average": "pooled"}),
     _mixture(
@@ -212,6 +241,16 @@ MIXTURE_CASES = (
         _likelihood_of_gaussians,
         ("loglik",),
         grouped_federation,
+        gaps=range(1, 2),
+    ),
+    Case(
+        "local_em",
+        {"family": "regression", "tol": 1e-12},
+        {"family": "regression", "tol": 1e-12},
+        _likelihood_of_regressions,
+        ("loglik",),
+        grouped_federation,
+        "regression",
         gaps=range(1, 2),
     ),
 )

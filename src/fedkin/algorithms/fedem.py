@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from fedkin.algorithms import mixture_desk, mixture_starts, mixtures
-from fedkin.algorithms.mixtures import Family, names_of
+from fedkin.algorithms.mixture_family import Family
+from fedkin.algorithms.mixtures import names_of
 from fedkin.protocol import Algorithm, Program, Replies, Roster, Settings
 
 DEFAULTS: dict[str, Any] = {

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkin.algorithms import fedem, mixture_desk, mixture_starts, mixtures
+from fedkin.algorithms.mixture_family import Family
 from fedkin.algorithms.mixtures import LOGLIK, ROWS
 from fedkin.models import joint_mixture as joint
 from fedkin.models import regression_mixture as regression
@@ -175,7 +176,7 @@ def _maximise(
     tables: dict[str, Floats], shared: joint.Shared, smallest: float, settings: Settings
 ) -> joint.Shared:
     sums, moments = tables["sums"].sum(axis=0), tables["moments"].sum(axis=0)
-    coef = mixtures.Family(settings).pooled(sums, shared.coef)
+    coef = Family(settings).pooled(sums, shared.coef)
     sigma = settings["sigma"]
     if sigma is None:
         left = np.maximum((residual_coefficients(coef) * sums).sum(), 0.0)

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from fedkin.algorithms import mixtures
-from fedkin.algorithms.mixtures import LOGLIK, ROWS, Family
+from fedkin.algorithms.mixture_family import Family
+from fedkin.algorithms.mixtures import LOGLIK, ROWS
 from fedkin.models import gaussian_mixture as gaussian
 from fedkin.models import regression_mixture as regression
 from fedkin.models.latent_classes import climb

@@ -20,10 +20,7 @@ from numpy.typing import NDArray
 from fedkin.federation import Federation
 from fedkin.models.latent_classes import (
     EMPTY_COMPONENT,
-    Climb,
     after_client,
-    best_restart,
-    climb,
     clip_factors,
     clipped_share,
     log_weights,
@@ -38,7 +35,6 @@ from fedkin.models.least_squares import (
     unpack,
 )
 from fedkin.models.row_blocks import CHUNK_ELEMENTS, RowBlocks
-from fedkin.randomness import Keys
 
 Floats = NDArray[np.float64]
 
@@ -131,7 +127,7 @@ def expect(rows: RowBlocks, parameters: Parameters, clip: float | None = None) -
             joint *= clip_factors(joint, pull, clip)
             share = clipped_share(clip / np.maximum(length, clip * LEAST_LENGTH), 1)
             expected[who] += np.einsum("kn,kn->k", share, data[:, -1])
-        packed[who] += flat @ _products(data).transpose(0, 2, 1)
+        packed[who] += flat @ row_products(data).transpose(0, 2, 1)
     packed = packed.reshape(m, *lead, -1)
     n_rows = rows.sizes.astype(float)
     noise = np.log(2 * np.pi) - 2.0 * np.log(scale)
@@ -191,7 +187,7 @@ def _log_joint(
     return joint, residual
 
 
-def _products(data: Floats) -> Floats:
+def row_products(data: Floats) -> Floats:
     """Packed products of the columns of a chunk's rows, (k, q, width); zero in the padding."""
     size = data.shape[1] - 1
     products = np.empty((len(data), n_statistics(size - 1), data.shape[-1]))
@@ -344,56 +340,3 @@ def em_step(
         sigma = maximise_sigma(found, coef, smallest_noise(rows))
     weights = maximise_weights(found, parameters.weights)
     return Parameters(weights, coef, sigma), found.loglik
-
-
-# -------------------------------------------------------------------- starts
-
-
-def random_start(
-    rows: RowBlocks, n_components: int, n_restarts: int, keys: Keys, sigma: float | None = None
-) -> Parameters:
-    """Least squares in groups of rows drawn by lot, keyed by the client's name; equal weights.
-
-    Noise, unless given, is the one that is left after the groups are fitted.
-    """
-    m, size = rows.n_clients, rows.n_columns
-    packed = np.zeros((m, n_restarts, n_components, n_statistics(size - 1)))
-    for block in rows.blocks:
-        width = block.data.shape[-1]
-        chance = keys.take(block.clients).uniform(width, n_restarts)
-        label = (chance * n_components).astype(np.intp)
-        for chunk in block.chunks(packed.shape[-1]):
-            products = _products(chunk.data).transpose(0, 2, 1)
-            drawn = label[chunk.members, chunk.rows].transpose(0, 2, 1)
-            for r in range(n_components):
-                packed[chunk.clients, :, r] += (drawn == r).astype(float) @ products
-    counts = packed[..., -1]
-    found = Statistics(counts, packed, np.zeros((m, n_restarts)), rows.sizes.astype(float))
-    coef = solve(packed, ridge=1.0)[0]
-    noise = (
-        maximise_sigma(found, coef, smallest_noise(rows))
-        if sigma is None
-        else np.full((m, n_restarts), sigma)
-    )
-    return Parameters(np.full(counts.shape, 1.0 / n_components), coef, noise)
-
-
-def local_em(
-    rows: RowBlocks,
-    n_components: int,
-    keys: Keys,
-    n_restarts: int = 10,
-    sigma: float | None = None,
-    max_iter: int = 200,
-    tol: float = 1e-6,
-) -> Climb:
-    """Every client's own mixture, as if it were alone: the likeliest of many random starts.
-
-    `sigma=None` learns the noise. Stops when a row's mean log likelihood gains less than `tol`.
-    """
-
-    def step(some: RowBlocks, parameters: Parameters) -> tuple[Parameters, Floats]:
-        return em_step(some, parameters, learn_sigma=sigma is None)
-
-    start = random_start(rows, n_components, n_restarts, keys, sigma)
-    return best_restart(climb(rows, start, step, max_iter, tol))

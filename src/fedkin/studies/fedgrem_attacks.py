@@ -100,9 +100,7 @@ def draw(results: Results) -> Figure:
     return figure
 
 
-FEWER = (
-    "fewer of our local starts fail (greedy k-means++), which is where the note's spread is from"
-)
+FEWER = "not traced; failed local starts are suspected behind the note, ours hardly fail"
 REFINED = "the rule was refined since: centre and spread of the sites that belong"
 
 

@@ -164,7 +164,7 @@ STUDIES = (
         by=("n", "h", "n_outliers"),
         measures=("bound", *TERMS, "rate", "measured", "alone", "bound / measured"),
         full=Size(SETTINGS, 30),
-        quick=Size(SETTINGS, 4),
+        quick=Size(SETTINGS, 3),
         toy=Size(cells(n=(150, 600), h=(0.0,), n_outliers=(1,)), 1),
     ),
 )

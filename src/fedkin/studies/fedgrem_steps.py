@@ -98,6 +98,7 @@ def claims(results: Results) -> list[Claim]:
                 "start stands in for mclust's",
                 PLAIN,
                 noted=NOTED_W,
+                noted_n=30,
             )
         )
     for (step, h), value in printed(5).items():

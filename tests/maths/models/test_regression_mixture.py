@@ -9,6 +9,7 @@ from scipy.stats import norm
 
 from fedkin.federation import Federation
 from fedkin.models import regression_mixture as rm
+from fedkin.models import regression_mixture_starts as starts
 from fedkin.models import row_blocks
 from fedkin.models.least_squares import packed_statistics, unpack
 from fedkin.randomness import KeyRing
@@ -230,7 +231,7 @@ def test_gradient_step_within_the_largest_step_climbs_and_beyond_twice_it_falls(
 def test_log_likelihood_of_local_em_never_falls(intercept, sigma):
     clients = ragged()
     rows = rm.prepare(clients, intercept)
-    current = rm.random_start(rows, 3, 4, KeyRing(clients.names, 0).at(0), sigma)
+    current = starts.random_start(rows, 3, 4, KeyRing(clients.names, 0).at(0), sigma)
     path = []
     for _ in range(40):
         current, loglik = rm.em_step(rows, current, learn_sigma=sigma is None)
@@ -248,9 +249,9 @@ def test_known_noise_stays_and_learnt_noise_is_found():
     y = (X * np.array([[4.0, 0.0], [-4.0, 1.0]])[label]).sum(axis=1) + 0.5 * rng.normal(size=4000)
     clients = Federation.from_clients([(X, y)])
     rows, keys = rm.prepare(clients), KeyRing(clients.names, 0).at(0)
-    learnt = rm.local_em(rows, 2, keys).parameters
+    learnt = starts.local_em(rows, 2, keys).parameters
     assert learnt.sigma[0] == pytest.approx(0.5, abs=0.02)
-    assert (rm.local_em(rows, 2, keys, sigma=0.7).parameters.sigma == 0.7).all()
+    assert (starts.local_em(rows, 2, keys, sigma=0.7).parameters.sigma == 0.7).all()
     order = np.argsort(-learnt.coef[0, :, 0])
     np.testing.assert_allclose(learnt.coef[0, order], [[4, 0], [-4, 1]], atol=0.06)
     np.testing.assert_allclose(learnt.weights[0], 0.5, atol=0.03)
@@ -355,13 +356,13 @@ def test_local_em_of_a_client_ignores_who_else_is_there(intercept, sigma):
     clients = ragged()
     ring = KeyRing(clients.names, 5)
     keywords = {"n_restarts": 3, "sigma": sigma, "max_iter": 15}
-    whole = rm.local_em(rm.prepare(clients, intercept), 2, ring.at(0), **keywords)
+    whole = starts.local_em(rm.prepare(clients, intercept), 2, ring.at(0), **keywords)
     assert all(np.isfinite(a).all() for a in whole.parameters)
     assert np.isfinite(whole.loglik).all()
     for k in range(clients.n_clients):
         who = np.array([k])
         rows = rm.prepare(clients.take(who), intercept)
-        alone = rm.local_em(rows, 2, ring.at(0, who), **keywords)
+        alone = starts.local_em(rows, 2, ring.at(0, who), **keywords)
         np.testing.assert_allclose(alone.loglik[0], whole.loglik[k], rtol=1e-11)
         assert_same(alone.parameters, of(rm.Parameters, whole.parameters, who), tol=1e-10)
 
@@ -369,3 +370,19 @@ def test_local_em_of_a_client_ignores_who_else_is_there(intercept, sigma):
 def test_a_federation_without_target_is_told_so():
     with pytest.raises(ValueError, match="target"):
         rm.prepare(Federation.from_clients([np.zeros((3, 2))]))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_local_em_finds_two_regressions_in_a_few_dozen_rows(seed):
+    """At least as likely as EM from the truth; groups of all rows alone end elsewhere (seed 0)."""
+    rng = np.random.default_rng(seed)
+    coef = np.array([[2.0, -1.0, 0.5], [-2.0, 1.0, 3.0]])
+    group = np.arange(45) % 2
+    X = np.array([[3.0, 0.0, -3.0], [-3.0, 1.0, 3.0]])[group] + rng.normal(size=(45, 3))
+    y = (X * coef[group]).sum(axis=1) + 0.5 * rng.normal(size=45)
+    rows = rm.prepare(Federation.from_clients([(X, y)]))
+    found = starts.local_em(rows, 2, KeyRing(("site-1",), seed).at(0))
+    near = rm.Parameters(np.full((1, 2), 0.5), coef[None], np.array([0.5]))
+    for _ in range(100):
+        near, loglik = rm.em_step(rows, near)
+    assert found.loglik[0] > loglik[0] - 0.1

@@ -1,0 +1,115 @@
+"""Where a client's mixture of regressions may begin, found at the client alone: `local_em`.
+
+Two kinds of start, in turn, because they fail on different data:
+
+- every row in a group drawn by lot: all groups look alike and the noise is large, so EM goes from
+  coarse to fine and often ends at the same place;
+- as many rows as coefficients for each group, drawn by lot: the groups differ, and one start in
+  many has rows of one kind in each.
+
+What is drawn is keyed by the client's name.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkin.models.latent_classes import Climb, best_restart, climb
+from fedkin.models.least_squares import n_statistics, solve
+from fedkin.models.regression_mixture import (
+    Parameters,
+    Statistics,
+    em_step,
+    maximise_sigma,
+    row_products,
+    smallest_noise,
+)
+from fedkin.models.row_blocks import Block, RowBlocks
+from fedkin.randomness import Keys
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.intp]
+
+# Rows' worth of ridge behind groups of all rows, and behind groups of few: enough to bound the
+# coefficients where a few rows hardly determine them.
+RIDGE = 1.0
+SMALL_RIDGE = 0.01
+
+
+def local_em(
+    rows: RowBlocks,
+    n_components: int,
+    keys: Keys,
+    n_restarts: int = 10,
+    sigma: float | None = None,
+    max_iter: int = 200,
+    tol: float = 1e-6,
+) -> Climb:
+    """Every client's own mixture, as if it were alone: the likeliest of many random starts.
+
+    `sigma=None` learns the noise. Stops when a row's mean log likelihood gains less than `tol`.
+    """
+
+    def step(some: RowBlocks, parameters: Parameters) -> tuple[Parameters, Floats]:
+        return em_step(some, parameters, learn_sigma=sigma is None)
+
+    start = random_start(rows, n_components, n_restarts, keys, sigma)
+    return best_restart(climb(rows, start, step, max_iter, tol))
+
+
+def random_start(
+    rows: RowBlocks, n_components: int, n_restarts: int, keys: Keys, sigma: float | None = None
+) -> Parameters:
+    """Least squares in groups of rows, restarts (m, S, ...) of both kinds in turn; equal weights.
+
+    Noise, unless given, is what is left of the rows after their own (of few rows: the best) fit.
+    """
+    m, size = rows.n_clients, rows.n_columns
+    packed = np.zeros((m, n_restarts, n_components, n_statistics(size - 1)))
+    for block in rows.blocks:
+        label = _groups(block, n_components, n_restarts, size - 1, keys)
+        for chunk in block.chunks(packed.shape[-1]):
+            products = row_products(chunk.data).transpose(0, 2, 1)
+            drawn = label[chunk.members, chunk.rows].transpose(0, 2, 1)
+            for r in range(n_components):
+                packed[chunk.clients, :, r] += (drawn == r).astype(float) @ products
+    coef = np.empty((*packed.shape[:-1], size - 1))
+    coef[:, ::2] = solve(packed[:, ::2], ridge=RIDGE)[0]
+    coef[:, 1::2] = solve(packed[:, 1::2], ridge=SMALL_RIDGE)[0]
+    weights = np.full(packed.shape[:-1], 1.0 / n_components)
+    if sigma is not None:
+        return Parameters(weights, coef, np.full((m, n_restarts), sigma))
+    found = Statistics(packed[..., -1], packed, np.zeros((m, n_restarts)), rows.sizes.astype(float))
+    noise = maximise_sigma(found, coef, smallest_noise(rows))
+    noise[:, 1::2] = _best_noise(rows, coef[:, 1::2])
+    return Parameters(weights, coef, noise)
+
+
+def _groups(block: Block, n_components: int, n_restarts: int, n_coef: int, keys: Keys) -> Indices:
+    """The group of every row for every restart, (k, width, S); `n_components` means none."""
+    width = block.data.shape[-1]
+    chance = keys.take(block.clients).uniform(width, n_restarts)
+    label = (chance * n_components).astype(np.intp)
+    absent = np.arange(width) >= block.sizes[:, None]
+    few = np.where(absent[..., None], 2.0, chance[..., 1::2])
+    rank = few.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
+    each = np.clip(block.sizes // n_components, 1, n_coef)[:, None, None]
+    label[..., 1::2] = np.minimum(rank // each, n_components)
+    return label
+
+
+def _best_noise(rows: RowBlocks, coef: Floats) -> Floats:
+    """Root mean square of every row's least residual, (m, S)."""
+    m, n_restarts, n_components, size = coef.shape
+    squares = np.zeros((m, n_restarts))
+    if not n_restarts:
+        return squares
+    ends = np.broadcast_to([1.0, 0.0], (m, n_restarts * n_components, 2))
+    signed = np.concatenate([-coef.reshape(m, -1, size), ends], axis=-1)
+    for chunk in rows.chunks(n_restarts * n_components):
+        who = chunk.clients
+        residual = (signed[who] @ chunk.data).reshape(len(who), n_restarts, n_components, -1)
+        squares[who] += np.square(residual).min(axis=2).sum(axis=-1)
+    mean = squares / np.maximum(rows.sizes, 1)[:, None]
+    return np.sqrt(np.maximum(mean, smallest_noise(rows)[:, None]))
