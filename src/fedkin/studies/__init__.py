@@ -13,7 +13,7 @@ from importlib import import_module
 from fedkin.studies.study import Claim, Estimate, Results, Size, Study, cells
 
 # In the order of the page. A module holds `STUDIES`, a tuple.
-MODULES = ("fmlr_errors",)
+MODULES = ("fmlr_errors", "fgpr_convergence", "fgpr_fidelity", "fgpr_turbofan")
 
 
 def catalogue() -> dict[str, Study]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -147,6 +147,12 @@ class Claim:
             if not why:
                 why = CHANCE if distance <= 3 else UNEXPLAINED
         return [self.entry, self.paper, str(self.ours), noted, self.same, why]
+
+
+def explained(claim: Claim, why: str) -> Claim:
+    """The claim with its reason where it lies more than two standard errors from what was noted."""
+    far = claim.distance is not None and claim.distance > 2
+    return replace(claim, why=why) if far and why else claim
 
 
 @dataclass(frozen=True)
