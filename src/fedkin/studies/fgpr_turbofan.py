@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedkin.studies.study import Claim, Estimate, Results, Size, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Axis = Literal["cycles", "share-of-life-leaky"]
 SENSORS = (2, 7)
 AXES = {"cycles": "cycles", "share-of-life-leaky": "0 to 1 in every engine (leaks its failure)"}
 # The paper's RMSE x 10 and its standard deviation over engines x 10 (standard errors in brackets).
@@ -44,7 +46,7 @@ NOTED_SPLITS = {"cycles": 1, "share-of-life-leaky": 4}
 PAPERS_DEGREE, PAPERS_DEPTH = 10, 2
 
 
-def one(seed: int, sensor: int, axis: str, method: str, size: int = 0) -> list[dict[str, Any]]:
+def one(seed: int, sensor: int, axis: Axis, method: str, size: int = 0) -> list[dict[str, Any]]:
     """One method on one split: error and calibration over the 40 engines it has not seen."""
     from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
@@ -187,13 +189,13 @@ def _entries(results: Results, axis: str, sensor: int, method: str) -> list[Clai
     return entries
 
 
-def _cells(sensors, axes, degrees, depths) -> list[dict[str, Any]]:
+def _cells(degrees: Iterable[int], depths: Iterable[int]) -> list[dict[str, Any]]:
     plain = [(m, 0) for m in ("floor", "FGPR", "FGPR Matern-3/2", "separate")]
     sized = [("polynomial", p) for p in degrees] + [("network", q) for q in depths]
     return [
         {"sensor": sensor, "axis": axis, "method": method, "size": size}
-        for sensor in sensors
-        for axis in axes
+        for sensor in SENSORS
+        for axis in AXES
         for method, size in plain + sized
     ]
 
@@ -217,8 +219,8 @@ STUDIES = (
         claims=_claims,
         by=("axis", "sensor", "method", "size"),
         measures=("rmse10", "sd10", "coverage", "log_score"),
-        full=Size(_cells(SENSORS, AXES, range(1, 21), (1, 2, 3, 5)), 10),
-        quick=Size(_cells(SENSORS, AXES, (1, 3, 5, 10), (2,)), 3),
+        full=Size(_cells(range(1, 21), (1, 2, 3, 5)), 10),
+        quick=Size(_cells((1, 3, 5, 10), (2,)), 3),
         toy=Size(
             [
                 {"sensor": 7, "axis": axis, "method": method, "size": size}
