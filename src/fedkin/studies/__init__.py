@@ -14,17 +14,20 @@ from fedkin.studies.study import Claim, Estimate, Results, Size, Study, cells
 
 # In the order of the page. A module holds `STUDIES`, a tuple.
 MODULES = (
+    "fedgrem_figure_3",
+    "fedgrem_steps",
+    "fedgrem_real",
+    "fedgrem_attacks",
+    "fedgrem_bounds",
     "fmlr_errors",
     "fmlr_contraction",
     "fmlr_regimes",
     "fmlr_empty",
     "fmlr_radius",
     "fmlr_nuisance",
-    "fedgrem_figure_3",
-    "fedgrem_steps",
-    "fedgrem_real",
-    "fedgrem_attacks",
-    "fedgrem_bounds",
+    "fgpr_convergence",
+    "fgpr_fidelity",
+    "fgpr_turbofan",
 )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedkin.studies.study import Claim, Estimate, Results, Size, Study, cells
+from fedkin.studies.study import Claim, Results, Size, Study, cells, explained
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -188,16 +188,6 @@ def _claims(results: Results) -> list[Claim]:
             found.append(Claim(entry, "no such method", rounds, note))
     return found
 
-
-def explained(claim: Claim, why: str) -> Claim:
-    """The claim with its reason where it lies more than two standard errors from what was noted."""
-    from dataclasses import replace
-
-    far = claim.distance is not None and claim.distance > 2
-    return replace(claim, why=why) if why and far else claim
-
-
-__all__ = ["STUDIES", "Estimate", "explained"]
 
 STUDIES = (
     Study(

@@ -156,6 +156,12 @@ class Claim:
         return [self.entry, self.paper, str(self.ours), noted, self.same, why]
 
 
+def explained(claim: Claim, why: str) -> Claim:
+    """The claim with its reason where it lies more than two standard errors from what was noted."""
+    far = claim.distance is not None and claim.distance > 2
+    return replace(claim, why=why) if far and why else claim
+
+
 @dataclass(frozen=True)
 class Study:
     """A table or figure of a paper as something that can be run again."""

@@ -1,0 +1,58 @@
+"""What survives of FGPR's figure, examples and table at toy size: orderings, no exact values."""
+
+import pytest
+
+EXAMPLES = (3, 4, 5, 6, 7)
+
+
+def error(found, method):
+    return found.estimate("rmse", method=method).mean
+
+
+def test_the_exact_optimum_needs_fewer_rounds_and_nothing_comes_below_it(toy):
+    found = toy("fgpr-figure-1")
+    assert found.estimate("rounds", method="exact").mean <= 20
+    assert (found.where(round=None).column("excess") >= 0).all()
+
+
+def test_local_steps_come_near_the_optimum_and_restarted_adam_does_not(toy):
+    found = toy("fgpr-figure-1")
+    near = found.estimate("excess", method="local SGD, cosine").mean
+    assert near < 2e-3 < found.estimate("excess", method="local Adam .1, restarted").mean
+    assert found.estimate("excess", method="local SGD, 1/t").mean > 20 * near
+
+
+def test_the_noise_comes_nearer_to_the_truth_round_by_round(toy):
+    found = toy("fgpr-figure-1")
+    for method in ("exact", "local SGD, cosine"):
+        _, way = found.curve("round", "way", method=method)
+        assert way[-1] < 0.01 * way[0]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_coverage_of_the_shared_prior_is_near_what_it_promises(toy, example):
+    found = toy(f"fgpr-example-{example}")
+    assert found.estimate("coverage", method="FGPR shared").mean > 0.8
+
+
+@pytest.mark.parametrize("example", (4, 5, 6, 7))
+def test_a_length_scale_for_every_feature_matters_most(toy, example):
+    found = toy(f"fgpr-example-{example}")
+    assert error(found, "separate") < 0.6 * error(found, "separate, one length scale")
+
+
+def test_choosing_repairs_the_negative_transfer_of_branin(toy):
+    found = toy("fgpr-example-5")
+    assert error(found, "FGPR choose") < 0.03 < error(found, "FGPR shared")
+
+
+def test_engines_come_near_their_noise_and_one_curve_for_all_does_not_without_the_leak(toy):
+    found = toy("fgpr-table-1")
+    floor = found.estimate("rmse10", method="floor").mean
+    for axis in ("cycles", "share-of-life-leaky"):
+        assert floor < found.estimate("rmse10", axis=axis, method="FGPR").mean < 1.06 * floor
+    honest, leaky = (
+        found.estimate("rmse10", axis=axis, method="polynomial").mean
+        for axis in ("cycles", "share-of-life-leaky")
+    )
+    assert honest > 1.2 * floor and leaky < 1.06 * floor
