@@ -164,7 +164,9 @@ def test_weights_beat_the_plain_mean_where_sites_differ_in_size():
 # ------------------------------------------------------------------ groups
 
 
-@pytest.mark.parametrize("clustering", ["kmeans", "spectral", "gradient", "convex"])
+@pytest.mark.parametrize(
+    "clustering", ["kmeans", "spectral", "spectral_part_one", "gradient", "huber", "convex"]
+)
 def test_the_true_partition_is_found_without_knowing_the_number(clustering):
     result = run(FIGURE_2, clustering=clustering)
     assert FIGURE_2.recovers(result["labels"]) and len(result["cluster_models"]) == 10
@@ -228,6 +230,38 @@ def test_small_sites_do_not_stand_alone_for_being_small():
     models = spread[:, None] * rng.normal(size=(60, 10))
     assert stand_alone(models).sum() == 10
     assert not stand_alone(models, spread * np.sqrt(10)).any()
+
+
+def test_copies_of_a_site_do_not_make_the_next_one_stand_alone():
+    models = np.ones((10, 3))
+    models[7:] += 1e-13 * np.arange(3)
+    assert not stand_alone(models).any()
+    models[9] = 2.0
+    assert np.flatnonzero(stand_alone(models)).tolist() == [9]
+
+
+@pytest.mark.parametrize("clustering", ["kmeans", "spectral", "gradient"])
+def test_the_units_of_a_column_do_not_decide_where_covariances_travel(clustering):
+    """In millionths, a column's coefficient is a million times larger, and so is its error."""
+    rng = np.random.default_rng(3)
+    coef, truth = np.array([[2.0, 0.0], [-2.0, 0.0]]), np.arange(16) % 2
+    clients = []
+    for k in truth:
+        X = rng.normal(size=(40, 2))
+        clients.append((X * [1.0, 1e-6], X @ coef[k] + rng.normal(size=40)))
+    settings = {"clustering": clustering, "fit_intercept": False}
+    data = Federation.from_clients(clients)
+    labels = InProcess().run(algorithm("odcl"), settings, data, 0).result["labels"]
+    np.testing.assert_array_equal(labels, truth)
+
+
+def test_convex_clustering_can_couple_neighbours_only():
+    groups = make_sparse_regressions(100, n_clients=20, intervals=APPENDIX_D2, random_state=1)
+    settings = {"clustering": "convex", "penalty": 2.0}
+    near = run(groups, n_neighbors=4, **settings)
+    assert groups.recovers(near["labels"])
+    # Coupled with all, the same penalty joins everybody.
+    assert len(run(groups, **settings)["cluster_models"]) == 1
 
 
 def _wrong_labels(seed, refine_rounds):

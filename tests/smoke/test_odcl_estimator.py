@@ -28,7 +28,14 @@ def _reasons(estimator):
 
 
 @parametrize_with_checks(
-    [ODCL(), LocalERM(), NaiveAveraging(), IFCA(max_rounds=20)],
+    [
+        ODCL(),
+        ODCL(loss="logistic"),
+        LocalERM(),
+        LocalERM(loss="logistic"),
+        NaiveAveraging(),
+        IFCA(max_rounds=20),
+    ],
     expected_failed_checks=_reasons,
 )
 @pytest.mark.filterwarnings("ignore:IFCA still moved")
@@ -192,6 +199,25 @@ def test_one_class_sites_are_coped_with():
     clients["ones"] = (rng.normal(size=(9, 2)), np.ones(9))
     fitted = ODCL(loss="logistic", random_state=0).fit(Federation.from_clients(clients))
     assert np.isfinite(fitted.coef_).all() and np.isfinite(fitted.intercept_).all()
+
+
+def test_classes_may_be_words_and_others_are_refused():
+    data = CLASSES.federation
+    words = np.where(data.y > 0, "sick", "healthy")
+    sites = np.array(data.names)[data.owner]
+    fitted = ODCL(4, loss="logistic", random_state=0).fit(data.X, words, sites)
+    numbers = ODCL(4, loss="logistic", random_state=0).fit(data)
+    assert fitted.classes_.tolist() == ["healthy", "sick"]
+    np.testing.assert_array_equal(fitted.coef_, numbers.coef_)
+    assert set(fitted.predict(data.X, sites)) == {"healthy", "sick"}
+    assert fitted.score(data.X, words, sites) == numbers.score(data, data.y)
+    own = sites == data.names[3]
+    fitted.adapt(data.X[own], words[own], "new")
+    assert fitted.adapted_ == {"new": fitted.labels_[3]}
+    with pytest.raises(ValueError, match=r"the value 'ill'; the classes of the fit are"):
+        fitted.adapt(data.X[own], np.where(words[own] == "sick", "ill", "healthy"), "other")
+    with pytest.raises(ValueError, match=r"the value 7.0; the classes of the fit are"):
+        numbers.adapt(data.X[own], np.full(own.sum(), 7.0), "other")
 
 
 def test_inexact_fits_cluster_as_exact_ones_do():

@@ -66,6 +66,7 @@ DEFAULTS: dict[str, Any] = {
     "n_clusters": None,
     "max_clusters": None,
     "penalty": "auto",
+    "n_neighbors": None,
     "labels": None,
     "true_labels": None,
     "aggregate": "mean",

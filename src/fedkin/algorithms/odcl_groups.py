@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedkin import clustering
 from fedkin.clustering.choice import LEVEL
 from fedkin.clustering.points import in_order_of_appearance
-from fedkin.clustering.scatter import explained_scatter, usable_covariances
+from fedkin.clustering.scatter import explained_scatter, usable_covariances, whiten
 from fedkin.models.least_squares import n_coefficients, penalised, residual_coefficients, solve
 from fedkin.models.random_effects import shared_prior_fits
 from fedkin.protocol import Array, Settings
@@ -27,9 +27,19 @@ Labels = NDArray[np.intp]
 # three neighbours are no group (two sites can be wrong in the same way).
 NEIGHBOUR = 3
 FAR = 3.0
+ROUNDING = 1e-9
 # Starts of the clustering by predictions, side by side; and when their steps must have settled.
 N_STARTS = 20
 MAX_STEPS = 100
+
+
+METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "kmeans": (clustering.kmeans, {}),
+    "spectral": (clustering.spectral_kmeans, {}),
+    "spectral_part_one": (clustering.spectral_kmeans, {"part_one_only": True}),
+    "gradient": (clustering.gradient_clustering, {}),
+    "huber": (clustering.gradient_clustering, {"cost": "huber"}),
+}
 
 
 class Grouping(NamedTuple):
@@ -49,9 +59,11 @@ def stand_alone(models: Floats, spread: Floats | None = None) -> NDArray[np.bool
     if len(models) <= NEIGHBOUR:
         return np.zeros(len(models), dtype=bool)
     distance = np.partition(cdist(models, models), NEIGHBOUR, axis=1)[:, NEIGHBOUR]
+    # Copies of one site are at no distance at all: below rounding nobody is far.
+    tangible = distance > ROUNDING * np.abs(models).max()
     if spread is not None and (spread > 0).all():
         distance = distance / np.sqrt(spread**2 + np.median(spread) ** 2)
-    return np.asarray(distance > FAR * np.median(distance))
+    return np.asarray(tangible & (distance > FAR * np.median(distance)))
 
 
 def group_models(
@@ -81,13 +93,11 @@ def group_models(
         wanted = chosen.n_clusters
     else:
         evidence = {}
-    run: Any = {
-        "kmeans": clustering.kmeans,
-        "spectral": clustering.spectral_kmeans,
-        "gradient": clustering.gradient_clustering,
-    }[method]
+    run, options = METHODS[method]
     n_distinct = len(np.unique(models, axis=0))
-    found = run(models, min(int(wanted), n_distinct), rng)
+    if usable_covariances(covariances, freedom, models.shape):
+        models = whiten(models, covariances)
+    found = run(models, min(int(wanted), n_distinct), rng, **options)
     return Grouping(in_order_of_appearance(found.labels), evidence)
 
 
@@ -103,7 +113,9 @@ def _convex(
     if penalty == "interval":
         penalty = clustering.oracle_penalty(models, settings["true_labels"], rng)
     if not isinstance(penalty, str):
-        labels = clustering.convex_clustering(models, float(penalty)).labels
+        near = settings["n_neighbors"]
+        weights = None if near is None else clustering.nearest_neighbor_weights(models, near)
+        labels = clustering.convex_clustering(models, float(penalty), weights).labels
         return Grouping(in_order_of_appearance(labels), {"penalty": np.array(float(penalty))})
     if penalty == "clusterpath":
         chosen: Any = clustering.clusterpath(models)

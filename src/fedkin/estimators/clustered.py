@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from fedkin.estimators.base import FederatedEstimator, check_choice
 from fedkin.estimators.fmlr import ImplausibleSitesWarning
@@ -23,7 +24,8 @@ SHOWN_FEATURES = 8
 ASIDE_LABEL = -1
 SHARED_PARAMETERS = """
     loss : "squared" or "logistic"
-        Squared loss has a factor 1/2. Logistic needs two numeric classes, the same at every site.
+        Squared loss has a factor 1/2. Logistic needs two classes, the same at every site; words do,
+        too, unless a Federation, which holds numbers, is fitted.
     alpha : None or float
         Strength of alpha / 2 |coef|^2 added to a site's mean loss; the intercept is left out. None
         is 0 for the squared loss and 1e-5 for the logistic one, which needs some.
@@ -65,6 +67,8 @@ class ClusteredEstimator(FederatedEstimator):
         if self.alpha is not None and not self.alpha >= 0:
             raise ValueError(f"alpha must be None or at least 0, not {self.alpha}")
         self._forget()
+        if self.loss == "logistic" and y is not None and not isinstance(X, Federation):
+            y = self._coded(y)
         federation = self._federation(X, y, groups)
         if federation is None:
             self.classes_ = np.array([0.0, 1.0])
@@ -73,17 +77,41 @@ class ClusteredEstimator(FederatedEstimator):
             name = type(self).__name__
             raise ValueError(f"{name} needs an outcome y: requires y to be passed, but it is None")
         if self.loss == "logistic":
-            self.classes_ = np.unique(federation.y)
-            if len(self.classes_) != 2:
-                raise ValueError(
-                    f"logistic loss needs two classes; the outcome has {len(self.classes_)} values"
-                )
-            federation = self._signed(federation)
+            if not hasattr(self, "classes_"):
+                self._learn_classes(federation.y)
+                federation = replace(federation, y=self._codes(federation.y))
+            federation = replace(federation, y=2.0 * federation.y - 1.0)
         return federation
 
-    def _signed(self, federation: Federation) -> Federation:
-        assert federation.y is not None
-        return replace(federation, y=np.where(federation.y == self.classes_[1], 1.0, -1.0))
+    def _coded(self, y: Any) -> np.ndarray:
+        """A target of any two values, words too, as 0 and 1; `classes_` keeps the values."""
+        values = column_or_1d(y, warn=True)
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            return values  # Federation's checks name the site
+        self._learn_classes(values)
+        return self._codes(values)
+
+    def _learn_classes(self, values: np.ndarray) -> None:
+        check_classification_targets(values)
+        classes = np.unique(values)
+        if len(classes) > 2:
+            raise ValueError(
+                "Only binary classification is supported: logistic loss needs two classes; the "
+                f"outcome has {len(classes)} values"
+            )
+        if len(classes) < 2:
+            raise ValueError("logistic loss needs two classes; the outcome has one class only")
+        self.classes_ = classes
+
+    def _codes(self, values: np.ndarray) -> np.ndarray:
+        """0 and 1 for the two classes of the fit; any other value is refused."""
+        known = np.isin(values, self.classes_)
+        if not known.all():
+            raise ValueError(
+                f"the outcome has the value {values[~known].tolist()[0]!r}; the classes of the fit "
+                f"are {self.classes_.tolist()}"
+            )
+        return (values == self.classes_[1]).astype(np.float64)
 
     def _in_roster_order(self, labels: Any, federation: Federation | None, name: str) -> Any:
         """Given labels as an array over the sites in the order of `client_names_`."""
@@ -209,11 +237,13 @@ class ClusteredEstimator(FederatedEstimator):
             raise ValueError("adapt needs the name of the site: adapt(X, y, groups='new-site')")
         else:
             rows, sites = self._rows_and_sites(X, groups)
+            if self.loss == "logistic" and y is not None:
+                y = self._codes(column_or_1d(y))
             clients = Federation.from_groups(rows, sites, y)
         if clients.y is None:
             raise ValueError("adapt needs the outcome y of the new sites' rows")
-        if self.loss == "logistic":
-            clients = self._signed(clients)
+        if self.loss == "logistic" and isinstance(X, Federation):
+            clients = replace(clients, y=self._codes(clients.y))
         local = local_loss(clients, self.loss, self.fit_intercept, self.alpha)
         choice = local.losses(self._models).argmin(axis=1)
         self._adapted.update(zip(clients.names, map(int, choice)))

@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from fedkin.algorithms.ifca import IFCA as ALGORITHM
-from fedkin.estimators.base import check_choice
+from fedkin.estimators.base import check_choice, check_count
 from fedkin.estimators.clustered import SHARED_PARAMETERS, ClusteredEstimator
 from fedkin.federation import Federation
 
@@ -79,8 +79,12 @@ class IFCA(ClusteredEstimator):
         check_choice("divide_by", self.divide_by, ("cluster", "all"))
         if isinstance(self.init, str):
             check_choice("init", self.init, ("random",))
-        if self.n_clusters < 1:
-            raise ValueError(f"n_clusters must be at least 1, not {self.n_clusters}")
+        for name in ("n_clusters", "local_steps", "max_rounds"):
+            check_count(name, getattr(self, name))
+        if self.batch_size is not None:
+            check_count("batch_size", self.batch_size)
+        if not self.tol >= 0:
+            raise ValueError(f"tol must be at least 0, not {self.tol}")
         if not 0 < self.fraction <= 1:
             raise ValueError(f"fraction must be above 0 and at most 1, not {self.fraction}")
         if self.step_size is not None and not self.step_size > 0:

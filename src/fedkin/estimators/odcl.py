@@ -9,12 +9,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedkin.algorithms.odcl import ODCL as ALGORITHM
 from fedkin.algorithms.odcl import message_for
-from fedkin.estimators.base import check_choice
+from fedkin.estimators.base import check_choice, check_count
 from fedkin.estimators.clustered import SHARED_PARAMETERS, ClusteredEstimator
 from fedkin.federation import Federation
 
 AGGREGATES = ("mean", "size", "precision", "statistics", "median")
-CLUSTERINGS = ("kmeans", "spectral", "gradient", "convex")
+CLUSTERINGS = ("kmeans", "spectral", "spectral_part_one", "gradient", "huber", "convex")
 # What left a site, in words.
 ACCOUNT = {
     "model": "Each site sent its own model once.",
@@ -36,10 +36,16 @@ class ODCL(ClusteredEstimator):
         None chooses it: the smallest number whose scatter the sites' own sampling covariances
         explain, or, where a site has too few rows to give one, the silhouette with a gap test
         against one cluster. `choice_` keeps the curve.
-    clustering : "kmeans", "spectral", "gradient" or "convex"
+    clustering : "kmeans", "spectral", "spectral_part_one", "gradient", "huber" or "convex"
+        "spectral_part_one" is the paper's Algorithm 2 without its last two parts; "huber" is
+        gradient clustering with Huber's cost. Where sites send sampling covariances, models are
+        clustered in units of their mean, except by "convex".
     penalty : "auto", "clusterpath", "interval" or float, for convex clustering
-        "auto": the path's partition with the best silhouette after a polish. "clusterpath": the
-        paper's appendix C. "interval": from (13) with `true_labels`; an ORACLE.
+        "auto": the path's partition with the best silhouette after a polish, which sees groups of
+        three sites or more. "clusterpath": the paper's appendix C. "interval": from (13) with
+        `true_labels`; an ORACLE.
+    n_neighbors : None or int, for convex clustering at a given penalty
+        None couples all sites alike; a number only neighbours, the nearer the stronger (Remark 23).
     aggregate : "mean", "size", "precision", "statistics" or "median"
         How a cluster's model comes from its sites': plain mean, weighted by rows or by inverse
         covariance, pooled least squares from X'X and X'y (squared loss), geometric median.
@@ -77,6 +83,7 @@ class ODCL(ClusteredEstimator):
         loss="squared",
         clustering="kmeans",
         penalty="auto",
+        n_neighbors=None,
         aggregate="mean",
         robust=False,
         refine_rounds=0,
@@ -98,6 +105,7 @@ class ODCL(ClusteredEstimator):
         self.loss = loss
         self.clustering = clustering
         self.penalty = penalty
+        self.n_neighbors = n_neighbors
         self.aggregate = aggregate
         self.robust = robust
         self.refine_rounds = refine_rounds
@@ -147,10 +155,15 @@ class ODCL(ClusteredEstimator):
             raise ValueError("aggregate='statistics' solves exactly; drop solver='sgd'")
         if self.space == "predictions" and self.aggregate != "statistics":
             raise ValueError("space='predictions' needs aggregate='statistics'")
-        if self.n_clusters is not None and self.n_clusters < 1:
-            raise ValueError(f"n_clusters must be at least 1, not {self.n_clusters}")
-        if self.refine_rounds < 0:
-            raise ValueError(f"refine_rounds must be at least 0, not {self.refine_rounds}")
+        for name in ("n_clusters", "max_clusters", "n_neighbors", "n_steps", "batch_size"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
+        if self.refine_rounds != 0:
+            check_count("refine_rounds", self.refine_rounds)
+        if self.radius is not None and not self.radius > 0:
+            raise ValueError(f"radius must be None or positive, not {self.radius}")
+        if self.n_neighbors is not None and isinstance(self.penalty, str):
+            raise ValueError("n_neighbors weighs pairs at one penalty: give penalty a number, too")
         if not 0 < self.fraction <= 1:
             raise ValueError(f"fraction must be above 0 and at most 1, not {self.fraction}")
 

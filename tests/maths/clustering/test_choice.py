@@ -27,6 +27,17 @@ def test_the_default_answers_one_on_homogeneous_points(law):
     assert answers.count(1) >= 9
 
 
+@pytest.mark.parametrize("apart", [0.0, 6.0])
+def test_two_clusters_in_many_dimensions_show_along_one_axis(apart):
+    """Their distance is a third of what the other 399 axes add to every point's own."""
+    for seed in range(3):
+        points = np.random.default_rng([7, seed]).normal(size=(60, 400))
+        points[::2, 0] += apart
+        chosen = choose_n_clusters(points, max_clusters=4)
+        assert chosen.method == "gap"
+        assert chosen.n_clusters == (2 if apart else 1)
+
+
 def noisy_estimates(seed, n_clusters, m=40, d=4):
     """Points that estimate cluster centres with known, unequal, correlated errors."""
     rng = np.random.default_rng([6, seed])
