@@ -32,7 +32,7 @@ ROOMS = (
 # Heavy imports that would make `import fedkin` and `fedkin --help` slow; and a test oracle.
 LAZY = {"sklearn", "matplotlib", "pandas", "polars", "pyarrow", "nvflare", "rich", "jinja2"}
 FORBIDDEN = {"pickle", "cloudpickle", "dill", "cvxpy", "marshal", "shelve"}
-MAY_LOAD = {"estimators": {"sklearn"}, "engines/nvflare.py": {"nvflare"}}
+MAY_LOAD = {"estimators": {"sklearn"}, "engines/nvflare": {"nvflare"}}
 
 
 def room_of(module: str) -> str:

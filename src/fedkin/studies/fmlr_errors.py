@@ -104,7 +104,8 @@ def claims(results: Results, figure: int) -> list[Claim]:
         f"{curve.of(results).estimate('iterations').mean:.1f}"
         for curve in plan.curves
     ]
-    found = [Claim(f"error at m = {last}, mean iterations", plan.said, "; ".join(finding), SAME)]
+    entry = f"error at m = {last}, mean iterations"
+    found = [Claim(entry, plan.said, "; ".join(finding), SAME, plan.why)]
     for curve in plan.curves:
         found += _of_curve(curve.of(results), curve, plan, truth(figure, curve.setting))
     return found

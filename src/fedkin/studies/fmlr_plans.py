@@ -41,6 +41,7 @@ class Plan(NamedTuple):
     sites: tuple[int, ...] = CLIENTS
     noted_at: tuple[int, ...] = (50, 500, 2500)
     noted_n: int = 30
+    why: str = ""
 
 
 # ------------------------------------------------------------------ truths
@@ -140,6 +141,7 @@ PLANS = {
             Curve(4, 10, "SNR = 6.93", (0.1687, 0.0530, 0.0242), 3.71, "-.501 / 1.000 / 2.0-2.4"),
             Curve(8, 10, "SNR = 13.9", (0.1687, 0.0530), 3.69, "-.507 / 1.000 / 2.0"),
         ],
+        why="once labels are found the noise alone counts",
     ),
     6: Plan(
         "largest separation",
@@ -157,5 +159,7 @@ PLANS = {
             Curve(24, 2, "Δmax = 60.4, n = 2", words=TWO_ROWS, iterations=(9.4, 7.2, 6.3)),
         ],
         noted_n=20,
+        why="ten rows a site find all labels and only the noise counts; with two rows a larger one "
+        "helps a little",
     ),
 }

@@ -1,0 +1,124 @@
+"""Start-up kits: a certificate authority, mutual TLS, and the policy of every participant."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedkin.engines.site import RUN_NAME
+
+logger = logging.getLogger("fedkin.nvflare")
+
+PROJECT = "fedkin"
+ADMIN = "admin@fedkin.org"
+# This very name makes FLARE listen on 127.0.0.1 only; a real server gives its own host name.
+LOCAL_SERVER = "localhost"
+CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
+EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
+# Policies at the sites name these two: they stay where they are, whatever file holds the code.
+SITE_CLASS = "fedkin.engines.nvflare.Site"
+SERVER_CLASS = "fedkin.engines.nvflare.Server"
+ALLOWED = (CONTROLLER, EXECUTOR, SITE_CLASS, SERVER_CLASS)
+# By default FLARE sends a site's error log, tracebacks and all, to the server.
+LOG_STREAMERS = ("site_log_streamer", "log_receiver")
+# Seconds until the server forgets a silent site; far below FLARE's default.
+FORGET_SITE = 60
+
+
+@dataclass(frozen=True)
+class Kits:
+    """Start-up kits on disk: keys, certificates and policy of every participant."""
+
+    port: int
+    server: Path
+    admin: Path
+    sites: dict[str, Path]
+
+
+def provision(
+    folder: str | Path, sites: Sequence[str], host: str = LOCAL_SERVER, port: int | None = None
+) -> Kits:
+    """Make a certificate authority and one mutual-TLS kit per participant below `folder`.
+
+    Hand each site its kit and keep the rest; `startup/` is signed and must not be edited.
+    """
+    from nvflare.lighter.prov_utils import prepare_builders
+    from nvflare.lighter.provision import prepare_project
+    from nvflare.lighter.provisioner import Provisioner
+
+    for site in sites:
+        if not RUN_NAME.fullmatch(site) or site in (host, "server"):
+            raise ValueError(
+                f"site {site!r}: a deployed site's name may have letters, digits, '_', '.' and "
+                "'-' only; rename it"
+            )
+    if len(set(sites)) < len(sites):
+        raise ValueError("two sites have the same name; rename one of them")
+    port = port or _free_port()
+    project = _project(sites, host, port)
+    made = Provisioner(str(folder), prepare_builders(project)).provision(
+        prepare_project(project), logger=logger
+    )
+    if made.get("build_error"):
+        raise RuntimeError(f"FLARE could not provision below {folder}: {made.get_errors()}")
+    root = Path(made["current_prod_dir"]).resolve()
+    kits = Kits(port, root / host, root / ADMIN, {site: root / site for site in sites})
+    for kit in (kits.server, *kits.sites.values()):
+        _write_policy(kit / "local")
+    return kits
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _project(sites: Sequence[str], host: str, port: int) -> dict[str, Any]:
+    server = {"name": host, "type": "server", "org": PROJECT, "fed_learn_port": port}
+    clients = [{"name": site, "type": "client", "org": PROJECT} for site in sites]
+    admin = {"name": ADMIN, "type": "admin", "org": PROJECT, "role": "project_admin"}
+    builders = [
+        {"path": "nvflare.lighter.impl.workspace.WorkspaceBuilder"},
+        {
+            "path": "nvflare.lighter.impl.static_file.StaticFileBuilder",
+            "args": {"config_folder": "config"},
+        },
+        {"path": "nvflare.lighter.impl.cert.CertBuilder"},
+        {"path": "nvflare.lighter.impl.signature.SignatureBuilder"},
+    ]
+    participants = [server, *clients, admin]
+    return {"api_version": 3, "name": PROJECT, "participants": participants, "builders": builders}
+
+
+def _write_policy(local: Path) -> None:
+    """The participant's own rules: no code comes in, only our classes run, all stays in the kit."""
+    resources = json.loads((local / "resources.json.default").read_text())
+    resources["class_allow_list"] = list(ALLOWED)
+    resources["allow_log_streaming"] = False
+    parts = [part for part in resources["components"] if part["id"] not in LOG_STREAMERS]
+    resources["components"] = parts
+    if "snapshot_persistor" in resources:
+        storage = local.parent / "storage"
+        place = resources["snapshot_persistor"]["args"]["storage"]["args"]
+        place["root_dir"] = str(storage / "snapshots")
+        manager = next(part for part in parts if part["id"] == "job_manager")
+        manager["args"]["uri_root"] = str(storage / "jobs")
+        resources["servers"][0]["heart_beat_timeout"] = FORGET_SITE
+    write_json(local / "resources.json", resources)
+    authorization = json.loads((local / "authorization.json.default").read_text())
+    may = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate")
+    rights = dict.fromkeys(may, "any") | {"shell_commands": "none", "byoc": "none"}
+    authorization["permissions"] = {"project_admin": rights}
+    write_json(local / "authorization.json", authorization)
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write a small file of FLARE's or ours."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1))
