@@ -26,6 +26,7 @@ class Case:
     gaps : rounds in which clients may be missing
     start_counts : what a client that missed the start would have sent changes the end
     rounds_setting : the setting that says how many rounds there are
+    one_round : there is one round, and who is not heard in it has no part
     """
 
     name: str
@@ -38,6 +39,7 @@ class Case:
     gaps: range = range(3, 6)
     start_counts: bool = False
     rounds_setting: str = "max_rounds"
+    one_round: bool = False
 
     def federation(self, n_clients: int = 7, seed: int = 0) -> Federation:
         return (self.make or ragged_federation)(n_clients, seed)
@@ -78,7 +80,16 @@ def _cluster_least_squares(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray
     return {"cluster_models": np.linalg.lstsq(X, y, rcond=None)[0][None]}
 
 
+def _own_least_squares(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+    """A row a client: as many as there are copies of the first row."""
+    n_copies = int((X[0] == X).all(axis=1).sum())
+    return {"cluster_models": _cluster_least_squares(X, y)["cluster_models"].repeat(n_copies, 0)}
+
+
 _PLAIN = {"fit_intercept": False}
+# The kinds of `ragged_federation`'s clients; an empty one may be with them, or three on FLARE.
+_KINDS = {f"site-{k + 5}": k % 2 for k in range(7)}
+_KINDS |= {"site-empty": 0, "berlin": 0, "lyon": 1, "porto": 0}
 _MANY_ROUNDS = {"step_size": 0.5, "local_steps": 1, "max_rounds": 120, "tol": 1e-11}
 
 
@@ -337,6 +348,23 @@ CASES = (
         ("cluster_models",),
         rounds_setting="refine_rounds",
         variant="statistics",
+    ),
+    *(
+        Case(
+            "odcl",
+            {"labels": labels, "aggregate": aggregate, **_PLAIN},
+            {"labels": alone, "aggregate": aggregate, **_PLAIN},
+            _own_least_squares if labels == "own" else _cluster_least_squares,
+            ("cluster_models",),
+            variant=variant,
+            one_round=True,
+        )
+        for variant, labels, aggregate, alone in (
+            ("naive averaging", "one", "mean", "one"),
+            ("local ERM", "own", "mean", "own"),
+            ("oracle averaging", _KINDS, "mean", "one"),
+            ("cluster oracle", _KINDS, "statistics", "one"),
+        )
     ),
     Case(
         "ifca",

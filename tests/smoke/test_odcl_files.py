@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from fedkin import ODCL
+from fedkin import ODCL, OracleAveraging
 from fedkin.algorithms import algorithm
 from fedkin.cli import app
 from fedkin.datasets import make_logistic_groups, make_sparse_regressions, spoil_sites
@@ -166,3 +166,15 @@ def test_a_sites_name_cannot_leave_the_folder(name):
     safe = file_name(name)
     assert "/" not in safe and not safe.startswith(".") and safe.isascii()
     assert file_name("a/b") != file_name("a_b") == "a_b"
+
+
+def test_known_clusters_by_name_need_no_data_here(tmp_path):
+    letters = letters_of(GROUPS, tmp_path, "--send", "model", "--no-intercept")
+    truth = {f"site-{name}": k for name, k in zip(GROUPS.federation.names, GROUPS.labels)}
+    plain = {"fit_intercept": False}
+    apart = OracleAveraging(truth, engine=Letters.read(letters), **plain).fit()
+    together = OracleAveraging(GROUPS.labels, **plain).fit(GROUPS.federation)
+    np.testing.assert_allclose(apart.coef_, together.coef_, rtol=1e-12)
+    del truth["site-1"]
+    with pytest.raises(ValueError, match="the known clusters lack site 'site-1'"):
+        OracleAveraging(truth, engine=Letters.read(letters), **plain).fit()

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkin.algorithms.odcl_groups import Grouping
-from fedkin.algorithms.odcl_sites import ASIDE, LEAST_FREEDOM, Sites, group_sites
+from fedkin.algorithms.odcl_sites import ASIDE, LEAST_FREEDOM, Sites, by_roster, group_sites
 from fedkin.federation import Federation
 from fedkin.models.descent import sgd
 from fedkin.models.least_squares import upper_triangle
@@ -188,6 +188,8 @@ def _chooser(fields: Schema):
 def program(roster: Roster, settings: Settings) -> Program:
     """Collect the models, cluster them, average; refine if asked to."""
     rng = np.random.default_rng([roster.seed, 0x0DC1])
+    known = {name: by_roster(settings[name], roster.names) for name in ("labels", "true_labels")}
+    settings = {**settings, **known}
     message = message_for(settings)
     sites = Sites(len(roster), settings)
     sites.hear((yield Ask(message, note="sites fit their own models")))

@@ -95,7 +95,7 @@ def group_models(
         evidence = {}
     run, options = METHODS[method]
     n_distinct = len(np.unique(models, axis=0))
-    if usable_covariances(covariances, freedom, models.shape):
+    if covariances is not None and usable_covariances(covariances, freedom, models.shape):
         models = whiten(models, covariances)
     found = run(models, min(int(wanted), n_distinct), rng, **options)
     return Grouping(in_order_of_appearance(found.labels), evidence)

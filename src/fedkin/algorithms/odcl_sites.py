@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -155,6 +156,16 @@ def group_sites(
         settings = {**settings, "true_labels": truth}
     found = group_models(models[kept], covariances, freedom, settings, rng)
     return _with_aside(found, alone, heard, aside)
+
+
+def by_roster(labels: Any, names: Sequence[str]) -> Any:
+    """Known clusters given by site name as codes (m,) in the order of the roster; others as is."""
+    if not isinstance(labels, Mapping):
+        return labels
+    missing = [name for name in names if name not in labels]
+    if missing:
+        raise ValueError(f"the known clusters lack site {missing[0]!r}; give it one")
+    return np.unique([labels[name] for name in names], return_inverse=True)[1]
 
 
 def _given(labels: Any, n_sites: int) -> NDArray[np.intp]:

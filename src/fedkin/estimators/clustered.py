@@ -17,6 +17,7 @@ from fedkin.estimators.base import FederatedEstimator, check_choice
 from fedkin.estimators.fmlr import ImplausibleSitesWarning
 from fedkin.federation import Federation
 from fedkin.models.local_loss import local_loss
+from fedkin.names import canonical_name
 from fedkin.tables import Summary, Table
 
 # Coefficients shown in a summary; more are for `cluster_coef_`.
@@ -77,10 +78,11 @@ class ClusteredEstimator(FederatedEstimator):
             name = type(self).__name__
             raise ValueError(f"{name} needs an outcome y: requires y to be passed, but it is None")
         if self.loss == "logistic":
+            codes = federation.y
             if not hasattr(self, "classes_"):
-                self._learn_classes(federation.y)
-                federation = replace(federation, y=self._codes(federation.y))
-            federation = replace(federation, y=2.0 * federation.y - 1.0)
+                self._learn_classes(codes)
+                codes = self._codes(codes)
+            federation = replace(federation, y=2.0 * codes - 1.0)
         return federation
 
     def _coded(self, y: Any) -> np.ndarray:
@@ -114,11 +116,15 @@ class ClusteredEstimator(FederatedEstimator):
         return (values == self.classes_[1]).astype(np.float64)
 
     def _in_roster_order(self, labels: Any, federation: Federation | None, name: str) -> Any:
-        """Given labels as an array over the sites in the order of `client_names_`."""
+        """Given labels as codes over the sites in the order of `client_names_`.
+
+        Given by name and with the data elsewhere, they stay so: the server program has the roster.
+        """
         if isinstance(labels, Mapping):
+            codes = np.unique(list(labels.values()), return_inverse=True)[1].tolist()
+            given = {canonical_name(site): code for site, code in zip(labels, codes)}
             if federation is None:
-                raise ValueError(f"{name} given by site name needs the data in this process")
-            given = {str(site): label for site, label in labels.items()}
+                return given
             missing = [site for site in federation.names if site not in given]
             if missing:
                 raise ValueError(f"{name} lacks site {missing[0]!r}")
