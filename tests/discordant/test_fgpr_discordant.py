@@ -82,6 +82,18 @@ def test_a_federation_without_any_variation_falls_back_to_the_start():
     assert np.isfinite(FGPR().fit(data).predict(GRID, np.full(5, "site-1"))).all()
 
 
+def test_rounds_in_which_nobody_teaches_are_waited_out():
+    varying = make_gaussian_sites(2, 30, random_state=2).federation
+    sites = {name: varying.client(k) for k, name in enumerate(varying.names)}
+    still = {f"still-{k}": (GRID, np.full(5, float(k))) for k in range(8)}
+    model = FGPR(fraction=0.2, max_rounds=60, random_state=0)
+    model.fit(Federation.from_clients({**sites, **still}))
+    assert np.isfinite(model.theta_).all()
+    assert not np.allclose(model.theta_[0], model.history_["theta"][0])
+    alike = FGPR(fraction=0.2, random_state=0).fit(Federation.from_clients(still))
+    np.testing.assert_array_equal(alike.theta_[0], alike.history_["theta"][0])
+
+
 def test_a_constant_site_is_predicted_near_its_constant():
     model = FGPR().fit(odd_federation())
     np.testing.assert_allclose(model.predict(GRID, np.full(5, "constant")), 3.0, atol=1.0)

@@ -194,6 +194,8 @@ def _by_damped_steps(population: Population, start: Floats, settings: Settings) 
 
     def evaluate(theta: Floats) -> Generator[Ask, Replies, Seen]:
         replies = yield Ask("likelihood", {"theta": theta[None]}, fraction=fraction, note="prior")
+        if not replies["rows"].any():
+            return Seen(np.nan, np.zeros_like(theta), replies.clients.tobytes())
         rows = np.maximum(replies["rows"], 1.0)
         both = np.column_stack([replies["value"][:, 0], replies["gradient"][:, 0]])
         per_row = both / rows[:, None]
