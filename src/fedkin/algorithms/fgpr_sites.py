@@ -204,12 +204,13 @@ def _personal(
 ) -> tuple[Floats, float] | None:
     """Own hyper-parameters and their log likelihood, or None to keep the shared ones."""
     rows = cache.data.rows[k]
-    if rows < (2 if how == "own" else 1) or not len(shared):
+    needed = needed_gain(len(shared), float(rows)) if how == "choose" else -np.inf
+    if rows < (2 if how == "own" else 1) or not len(shared) or needed == np.inf:
         return None
     data = cache.data.take(np.array([k]))
     theta = fit_personal(data, cache.form, shared, common["lower"], common["upper"], how)
     found = -float(evaluate(data, cache.form, theta).value[0])
-    if how == "choose" and found - loglik <= needed_gain(len(theta), float(rows)):
+    if found - loglik <= needed:
         return None
     return theta, found
 
