@@ -7,6 +7,7 @@ import pytest
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
+from fedkin.algorithms.fgpr import FGPR as ALGORITHM
 from fedkin.datasets import make_gaussian_sites
 from fedkin.estimators import (
     FGPR,
@@ -81,6 +82,18 @@ def test_a_federation_without_any_variation_falls_back_to_the_start():
     assert np.isfinite(FGPR().fit(data).predict(GRID, np.full(5, "site-1"))).all()
 
 
+def test_rounds_in_which_nobody_teaches_are_waited_out():
+    varying = make_gaussian_sites(2, 30, random_state=2).federation
+    sites = {name: varying.client(k) for k, name in enumerate(varying.names)}
+    still = {f"still-{k}": (GRID, np.full(5, float(k))) for k in range(8)}
+    model = FGPR(fraction=0.2, max_rounds=60, random_state=0)
+    model.fit(Federation.from_clients({**sites, **still}))
+    assert np.isfinite(model.theta_).all()
+    assert not np.allclose(model.theta_[0], model.history_["theta"][0])
+    alike = FGPR(fraction=0.2, random_state=0).fit(Federation.from_clients(still))
+    np.testing.assert_array_equal(alike.theta_[0], alike.history_["theta"][0])
+
+
 def test_a_constant_site_is_predicted_near_its_constant():
     model = FGPR().fit(odd_federation())
     np.testing.assert_allclose(model.predict(GRID, np.full(5, "constant")), 3.0, atol=1.0)
@@ -122,6 +135,38 @@ def test_samples_of_an_unseen_site_spread_like_its_prediction():
     np.testing.assert_allclose(drawn.std(axis=1), std, rtol=0.05)
     # Sites differ by their level: most of the spread moves a whole curve.
     assert np.corrcoef(drawn)[0, -1] > 0.8
+
+
+@pytest.mark.parametrize("normalize_y", [True, "mean", False])
+def test_units_do_not_matter_even_if_no_site_has_five_rows(normalize_y):
+    sites = make_gaussian_sites(40, 4, n_held_out=10, random_state=1)
+    model, other = FGPR(normalize_y=normalize_y), FGPR(normalize_y=normalize_y)
+    model.fit(sites.federation)
+    far = 1e6
+
+    def changed(data):
+        return replace(data, X=1e4 * data.X, y=far + 300.0 * data.y)
+
+    other.fit(changed(sites.federation))
+    one, two = model.evaluate(sites.held_out), other.evaluate(changed(sites.held_out))
+    np.testing.assert_allclose(two["coverage"].mean(), one["coverage"].mean(), atol=0.02)
+    np.testing.assert_allclose(two["rmse"], 300.0 * one["rmse"], rtol=0.02)
+    mean, std = other.predict(1e4 * GRID, "new", return_std=True)
+    assert (np.abs(mean - far) < 300).all() and (std > 200).all()
+
+
+def test_small_sites_tell_orders_of_magnitude_only():
+    from fedkin.algorithms.fgpr_sites import describe, prepare_sites
+
+    clients = {"one": ([[0.3]], [2.0]), "two": ([[1.0], [4.3]], [3.1, 7.7])}
+    data = Federation.from_clients({n: tuple(map(np.array, c)) for n, c in clients.items()})
+    cache = prepare_sites(data, ALGORITHM.defaults)
+    reply, _ = describe(data, cache, ALGORITHM.defaults, {}, {}, None, None)
+    assert not reply["moments"][0].any() and not reply["spread"][0].any()
+    mean, deviation = reply["moments"][1]
+    # The standard deviation is 2.3 and told as 2 to 1 or 2 to 1.5; the mean in halves of that.
+    assert 2 * np.log2(deviation) == pytest.approx(np.round(2 * np.log2(deviation)))
+    assert deviation in (2.0, pytest.approx(8**0.5)) and (2 * mean / deviation) % 1 == 0
 
 
 def test_sites_of_few_rows_are_told_to_share_the_scale():

@@ -121,8 +121,12 @@ def test_a_saved_prior_serves_new_sites_and_holds_no_rows(tmp_path, kernel):
 
 def test_what_is_not_a_prior_is_not_loaded(tmp_path):
     np.savez(tmp_path / "other.npz", theta=np.zeros(3))
-    with pytest.raises(ValueError, match="not a prior"):
-        FGPR.load_shared(tmp_path / "other.npz")
+    (tmp_path / "words.npz").write_text("not even that")
+    for name in ("other.npz", "words.npz"):
+        with pytest.raises(ValueError, match="not a prior"):
+            FGPR.load_shared(tmp_path / name)
+    with pytest.raises(FileNotFoundError):
+        FGPR.load_shared(tmp_path / "nowhere.npz")
     data = make_gaussian_sites(3, 8, random_state=1).federation
     with pytest.raises(ValueError, match="no shared prior"):
         PooledGP().fit(data).save_shared(tmp_path / "pool.npz")

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from fedkin.federation import Federation
 from fedkin.models.averaged_functions import Network, Polynomial, legendre, whitening_of
-from fedkin.models.gp_rows import Prepared, input_frame, prepare
+from fedkin.models.gp_rows import Prepared, coarse, half_octaves, input_frame, prepare
 from fedkin.protocol import (
     Algorithm,
     Array,
@@ -54,8 +54,6 @@ DEFAULTS: dict[str, Any] = {
 }
 # Sites are never cut into pieces here.
 NO_LIMIT = 1 << 60
-# The frame's grid: halves of octaves for spread and reach.
-OCTAVES = 2.0
 ADAM = (0.9, 0.99, 1e-8)
 
 # ------------------------------------------------------------------ what leaves a client
@@ -92,14 +90,9 @@ def prepare_sites(clients: Federation, settings: Settings) -> Cache:
 
 
 def _describe(clients, cache, settings, common, personal, memory, keys):
-    centre, spread = input_frame(clients)
-    grid = _octave(spread, np.round)
-    reply = {
-        "rows": clients.sizes.astype(np.float64),
-        "centre": 0.5 * grid * np.round(2.0 * centre / grid),
-        "spread": grid,
-    }
-    return reply, memory
+    centre, spread = coarse(*input_frame(clients))
+    rows = clients.sizes.astype(np.float64)
+    return {"rows": rows, "centre": centre, "spread": spread}, memory
 
 
 def _reach(clients, cache, settings, common, personal, memory, keys):
@@ -107,7 +100,7 @@ def _reach(clients, cache, settings, common, personal, memory, keys):
     starts = np.minimum(clients.offsets[:-1], max(len(distance) - 1, 0))
     largest = np.maximum.reduceat(distance, starts, axis=0)
     largest[clients.sizes == 0] = 0.0
-    return {"reach": _octave(largest, np.ceil)}, memory
+    return {"reach": half_octaves(largest, np.ceil)}, memory
 
 
 def _gram(clients, cache, settings, common, personal, memory, keys):
@@ -150,13 +143,6 @@ def _curve(settings: Settings, common: Arrays) -> Polynomial | Network:
     if settings["model"] == "polynomial":
         return Polynomial(settings["degree"], common["basis"])
     return Network(common["frame"].shape[1], settings["depth"], settings["width"])
-
-
-def _octave(values: Floats, towards: Any) -> Floats:
-    """Positive numbers on a grid of half octaves; 0 becomes 1."""
-    safe = np.where(values > 0, values, 1.0)
-    rounded: Floats = 2.0 ** (towards(OCTAVES * np.log2(safe)) / OCTAVES)
-    return rounded
 
 
 # ------------------------------------------------------------------ server program

@@ -43,6 +43,7 @@ from fedkin.algorithms import fgpr_sites as sites
 from fedkin.algorithms.aggregate import average
 from fedkin.algorithms.fgpr_mixture import Mixture, grow_mixture
 from fedkin.algorithms.minimise import Minimum, Seen, minimise_damped
+from fedkin.models.gp_rows import centres_only
 from fedkin.models.kernels import Form, default_spec, form_of
 from fedkin.protocol import (
     Algorithm,
@@ -86,8 +87,8 @@ SETTLED = 0.05
 
 ROWS = Field((), "number of rows the site learns from")
 FEATURES = Field((), "number of features")
-MOMENTS = Field((2,), "mean and standard deviation of the outcome; zeros below 5 rows")
-SPREAD = Field(("d",), "standard deviation of every feature; zeros below 5 rows")
+MOMENTS = Field((2,), "mean and standard deviation of the outcome; coarse below 5 rows, 0 of one")
+SPREAD = Field(("d",), "standard deviation of every feature; coarse below 5 rows, 0 of one")
 VALUE = Field(("priors",), "negative log likelihood of the site's rows under each prior")
 GRADIENT = Field(("priors", "p"), "its gradient by the log hyper-parameters")
 LOCAL = Field(("p",), "log hyper-parameters after the site's own steps")
@@ -154,12 +155,12 @@ def _population(replies: Replies, n_clients: int, settings: Settings) -> Populat
     d = int(np.median(replies["features"]))
     told = replies["spread"][replies["spread"].any(axis=1)]
     spread = np.median(told, axis=0) if len(told) else np.ones(d)
-    outcome = _typical_outcome(replies, settings["normalize_y"])
+    outcome = _typical_outcome(replies, settings["normalize_y"], settings["mean"])
     spec = settings["kernel"] or default_spec(spread, outcome.variance)
     return Population(rows, form_of(spec, d), spread, outcome)
 
 
-def _typical_outcome(replies: Replies, normalize_y: Any) -> Outcome:
+def _typical_outcome(replies: Replies, normalize_y: Any, mean_function: str) -> Outcome:
     mean, deviation = replies["moments"].T
     known = (deviation > 0) & (replies["rows"] > 0)
     if not known.any():
@@ -169,7 +170,7 @@ def _typical_outcome(replies: Replies, normalize_y: Any) -> Outcome:
     between = float(share @ (mean[known] - location) ** 2)
     if normalize_y is True:
         return Outcome(location, within**0.5, between, 1.0)
-    if normalize_y == "mean":
+    if centres_only(normalize_y, mean_function):
         return Outcome(location, 1.0, between, within)
     return Outcome(0.0, 1.0, 0.0, within + between + location**2)
 
@@ -193,6 +194,8 @@ def _by_damped_steps(population: Population, start: Floats, settings: Settings) 
 
     def evaluate(theta: Floats) -> Generator[Ask, Replies, Seen]:
         replies = yield Ask("likelihood", {"theta": theta[None]}, fraction=fraction, note="prior")
+        if not replies["rows"].any():
+            return Seen(np.nan, np.zeros_like(theta), replies.clients.tobytes())
         rows = np.maximum(replies["rows"], 1.0)
         both = np.column_stack([replies["value"][:, 0], replies["gradient"][:, 0]])
         per_row = both / rows[:, None]

@@ -12,6 +12,8 @@ from fedkin.models.gaussian_process import evaluate, evaluate_pack
 from fedkin.models.gp_rows import (
     Packed,
     Prepared,
+    coarse,
+    half_octaves,
     input_frame,
     mean_basis,
     outcome_moments,
@@ -23,7 +25,7 @@ from fedkin.randomness import Keys
 
 Floats = NDArray[np.float64]
 
-# A site with fewer rows does not tell location and spread of its rows.
+# A site with fewer rows tells location and spread of its rows only coarsely.
 LEAST_FOR_MOMENTS = 5
 # The theory's constant beside log M in the gradient of the scale.
 THEORY_SHARE = 3.0
@@ -57,15 +59,19 @@ def prepare_sites(clients: Federation, settings: Settings) -> Cache:
 
 
 def describe(clients, cache, settings, common, personal, memory, keys):
-    """Size, and where enough rows stand behind them, location and spread."""
-    enough = clients.sizes >= LEAST_FOR_MOMENTS
-    moments = np.stack(outcome_moments(clients), axis=1)
+    """Size, and location and spread of the rows: exact, of few rows coarse, of one row none."""
+    outcome = outcome_moments(clients)
     _, spread = input_frame(clients)
+    few = (clients.sizes < LEAST_FOR_MOMENTS)[:, None]
+    moments = np.where(few, np.stack(coarse(*outcome), axis=1), np.stack(outcome, axis=1))
+    unknown = (outcome[1] <= 0) | (clients.sizes < 2)
     reply = {
         "rows": cache.data.rows,
         "features": np.full(len(clients), float(clients.n_features)),
-        "moments": np.where(enough[:, None], moments, 0.0),
-        "spread": np.where(enough[:, None], spread, 0.0),
+        "moments": np.where(unknown[:, None], 0.0, moments),
+        "spread": np.where(
+            clients.sizes[:, None] < 2, 0.0, np.where(few, half_octaves(spread), spread)
+        ),
     }
     return reply, memory
 
@@ -137,7 +143,7 @@ class _Batches:
         if len(self.large):
             assert clients.y is not None
             y = (clients.y - data.location[clients.owner]) / data.scale[clients.owner]
-            self.rows = clients.X, y, mean_basis(clients, settings["mean"])
+            self.rows = clients.X, y, mean_basis(clients, y, settings["mean"])
 
     def evaluate(self, theta: Floats, keys: Keys) -> tuple[Floats, Floats]:
         """Values (m,) and gradients (m, p), each client at its own theta (m, p)."""
@@ -198,12 +204,13 @@ def _personal(
 ) -> tuple[Floats, float] | None:
     """Own hyper-parameters and their log likelihood, or None to keep the shared ones."""
     rows = cache.data.rows[k]
-    if rows < (2 if how == "own" else 1) or not len(shared):
+    needed = needed_gain(len(shared), float(rows)) if how == "choose" else -np.inf
+    if rows < (2 if how == "own" else 1) or not len(shared) or needed == np.inf:
         return None
     data = cache.data.take(np.array([k]))
     theta = fit_personal(data, cache.form, shared, common["lower"], common["upper"], how)
     found = -float(evaluate(data, cache.form, theta).value[0])
-    if how == "choose" and found - loglik <= needed_gain(len(theta), float(rows)):
+    if found - loglik <= needed:
         return None
     return theta, found
 

@@ -79,6 +79,10 @@ class _Log:
         """Largest entry of the projected gradient."""
         return projected(self.points[index], self.seen[index].gradient, self.lower, self.upper)
 
+    def told(self, index: int) -> bool:
+        """Whether anybody had anything to say."""
+        return bool(np.isfinite(self.seen[index].value))
+
     def rounding(self) -> bool:
         """Whether the search ended because values cannot be told apart any more."""
         n_last, same, small = ROUNDING
@@ -193,7 +197,8 @@ def minimise_damped(
     """Quasi-Newton steps of bounded length on gradients alone: there need be no objective.
 
     A step that makes the gradient much larger halves the longest step and is taken back. With
-    `decay`, for gradients of changing sites, steps shrink and nothing is taken back.
+    `decay`, for gradients of changing sites, steps shrink and nothing is taken back. A value that
+    is not a number means that nobody had anything to say: the search waits for others.
     """
     log = _Log(lower, upper)
     point, radius = np.clip(start, lower, upper), LONGEST_STEP
@@ -201,7 +206,7 @@ def minimise_damped(
     seen = yield from evaluate(point)
     log.add(point, seen)
     for number in range(1, max_evaluations):
-        if log.size(-1) <= tol:
+        if log.size(-1) <= tol and (log.told(-1) or not decay):
             break
         free = _free(point, seen.gradient, lower, upper)
         step = -(inverse * np.outer(free, free)) @ seen.gradient
@@ -217,8 +222,10 @@ def minimise_damped(
             continue
         radius = min(radius * 1.5, LONGEST_STEP)
         point, seen = new, found
-    index = len(log.points) - 1 if decay else min(range(len(log.points)), key=log.size)
-    return log.end(index, tol)
+    every = range(len(log.points))
+    if decay:
+        return log.end(max((i for i in every if log.told(i)), default=-1), tol)
+    return log.end(min(every, key=log.size), tol)
 
 
 def _free(point: Floats, gradient: Floats, lower: Floats, upper: Floats) -> Floats:

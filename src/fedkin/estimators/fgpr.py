@@ -19,7 +19,7 @@ from fedkin.estimators.shared_prior import load_prior, save_prior
 from fedkin.federation import Federation
 from fedkin.models.gaussian_process import evaluate
 from fedkin.models.gp_posterior import SiteCurve
-from fedkin.models.gp_rows import input_frame, prepare, standardisation
+from fedkin.models.gp_rows import input_frame, outcome_size, prepare, standardisation
 from fedkin.models.gp_uncertainty import cloud
 from fedkin.models.kernels import default_spec, form_of, from_spec, to_spec, with_theta
 from fedkin.tables import Summary, Table
@@ -290,10 +290,14 @@ class FGPR(CurveEstimator):
         if not len(X) or y is None:
             return self._prior_curve()
         normalize_y = self.normalize_y if normalize_y is None else normalize_y
-        location, scale, varies = standardisation(site, normalize_y)
+        location, scale, varies = standardisation(site, normalize_y, self.mean)
+        least = 0.0
         if not varies[0]:
             location, scale = self._outcome[:1], self._outcome[1:2]
+            # What the site's outcomes do not tell of their size, the population's do.
+            least = float(np.sqrt(self._outcome[3]))
         centre, spread = input_frame(site)
+        size = max(float(outcome_size(site, (y - location) / scale)[0]), least)
         return SiteCurve(
             self._form,
             theta,
@@ -304,6 +308,7 @@ class FGPR(CurveEstimator):
             float(scale[0]),
             self.mean,
             np.concatenate([centre, spread]),
+            size,
             self.max_points,
             self.large_sites,
         )

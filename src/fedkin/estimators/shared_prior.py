@@ -6,6 +6,7 @@ What a site needs besides are its own rows, which it gives to `adapt` where they
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,8 @@ def save_prior(model: FGPR, path: str | Path) -> Path:
 
 def load_prior(family: type[FGPR], path: str | Path) -> FGPR:
     """A fitted model that knows the priors and no site."""
+    if Path(path).exists() and not zipfile.is_zipfile(path):
+        raise ValueError(f"{path} is not a prior of {family.__name__}")
     with np.load(path, allow_pickle=False) as stored:
         if set(stored.files) != {"words", *ARRAYS}:
             raise ValueError(f"{path} is not a prior of {family.__name__}")

@@ -113,8 +113,8 @@ class Rescaled:
 class SiteCurve:
     """One site's rows with the priors it uses: `theta` (P, p) with `weights` (P,).
 
-    `location` and `scale` turn standardised outcomes into the site's; `frame` (2, d) is centre
-    and spread of its features, for a mean function.
+    `location` and `scale` turn standardised outcomes into the site's; for a mean function `frame`
+    (2, d) is centre and spread of its features and `size` that of its standardised outcomes.
     """
 
     form: Form
@@ -126,6 +126,7 @@ class SiteCurve:
     scale: float
     mean: str = "zero"
     frame: Floats = field(default_factory=lambda: np.zeros((2, 0)))
+    size: float = 1.0
     max_points: int = 500
     large: str = "neighbours"
     between: float = 0.0
@@ -176,7 +177,7 @@ class SiteCurve:
     def _basis(self, X: Floats) -> Floats:
         if self.mean == "zero":
             return np.zeros((len(X), 0))
-        return basis_at(X, self.frame[0], self.frame[1], self.mean)
+        return basis_at(X, self.frame[0], self.frame[1], self.mean, self.size)
 
     def _cross(self, theta: Floats, A: Floats, B: Floats) -> Floats:
         return covariance(self.form, theta, A, B) + self._basis(A) @ self._basis(B).T

@@ -6,6 +6,7 @@ likelihoods are added.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ Indices = NDArray[np.intp]
 Normalize = bool | Literal["mean"]
 
 # Standard deviation of the vague prior on the coefficients of a mean function, in units of the
-# standardised outcome.
+# size (root mean square) of a client's outcomes.
 MEAN_PRIOR = 10.0
 
 
@@ -68,9 +69,9 @@ def prepare(
     """Standardise, cut clients of more than `max_points` rows into random pieces, and pack."""
     if clients.y is None:
         raise ValueError("a Gaussian process needs an outcome y at every site")
-    location, scale, varies = standardisation(clients, normalize_y)
+    location, scale, varies = standardisation(clients, normalize_y, mean)
     y = (clients.y - location[clients.owner]) / scale[clients.owner]
-    basis = mean_basis(clients, mean)
+    basis = mean_basis(clients, y, mean)
     pieces, owner = _pieces(clients, y, basis, max_points)
     packs = []
     d = clients.n_features
@@ -88,18 +89,27 @@ def prepare(
     return Prepared(tuple(p for p in packs if len(p.owner)), rows, location, scale)
 
 
+def centres_only(normalize_y: Normalize, mean: str) -> bool:
+    """Whether outcomes are centred and not scaled: asked for, or because a mean is fitted.
+
+    With a vague prior on its mean a curve does not care where zero is, but rounding does.
+    """
+    return normalize_y == "mean" or (normalize_y is False and mean != "zero")
+
+
 def standardisation(
-    clients: Federation, normalize_y: Normalize
+    clients: Federation, normalize_y: Normalize, mean: str = "zero"
 ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
     """Location and scale (m,) of every client's outcome, and whether it can be learnt from.
 
     `normalize_y` is True (own mean and standard deviation), "mean" (own mean only) or False.
     """
     m = clients.n_clients
-    if normalize_y is False:
+    centred = centres_only(normalize_y, mean)
+    if normalize_y is False and not centred:
         return np.zeros(m), np.ones(m), clients.sizes > 0
     location, spread = outcome_moments(clients)
-    if normalize_y == "mean":
+    if centred:
         return location, np.ones(m), clients.sizes > 1
     varies = spread > 1e-12 * np.maximum(np.abs(location), 1e-300)
     return location, np.where(varies, spread, 1.0), varies
@@ -119,12 +129,35 @@ def _means(clients: Federation, rows: Floats) -> Floats:
     return means
 
 
-def mean_basis(clients: Federation, mean: str) -> Floats:
-    """Columns of the mean function times the standard deviation of their prior, (N, q)."""
+def half_octaves(values: Floats, towards: Callable[[Floats], Floats] = np.round) -> Floats:
+    """Positive numbers on a grid of half octaves, which tells their order only; 0 becomes 1."""
+    safe = np.where(values > 0, values, 1.0)
+    rounded: Floats = 2.0 ** (towards(2.0 * np.log2(safe)) / 2.0)
+    return rounded
+
+
+def coarse(location: Floats, spread: Floats) -> tuple[Floats, Floats]:
+    """A spread to a half octave and a location to halves of that."""
+    grid = half_octaves(spread)
+    return 0.5 * grid * np.round(2.0 * location / grid), grid
+
+
+def mean_basis(clients: Federation, y: Floats, mean: str) -> Floats:
+    """Columns of the mean function times the standard deviation of their prior, (N, q).
+
+    `y` are the outcomes as the process sees them, standardised or not.
+    """
     if mean == "zero":
         return np.zeros((len(clients.X), 0))
     centre, spread = input_frame(clients)
-    return basis_at(clients.X, centre[clients.owner], spread[clients.owner], mean)
+    owner = clients.owner
+    return basis_at(clients.X, centre[owner], spread[owner], mean, outcome_size(clients, y)[owner])
+
+
+def outcome_size(clients: Federation, y: Floats) -> Floats:
+    """Root mean square of every client's outcomes y, 1 where they are 0, (m,)."""
+    size = np.sqrt(_means(clients, y[:, None] ** 2)[:, 0])
+    return np.where(size > 0, size, 1.0)
 
 
 def input_frame(clients: Federation) -> tuple[Floats, Floats]:
@@ -134,12 +167,14 @@ def input_frame(clients: Federation) -> tuple[Floats, Floats]:
     return centre, np.where(spread > 0, spread, 1.0)
 
 
-def basis_at(X: Floats, centre: Floats, spread: Floats, mean: str) -> Floats:
-    """The same columns at any rows of a client."""
-    ones = np.full((len(X), 1), MEAN_PRIOR)
+def basis_at(
+    X: Floats, centre: Floats, spread: Floats, mean: str, size: Floats | float = 1.0
+) -> Floats:
+    """The same columns at any rows of a client whose outcomes have that size."""
+    ones = np.full((len(X), 1), MEAN_PRIOR) * np.reshape(size, (-1, 1))
     if mean == "constant":
         return ones
-    return np.concatenate([ones, MEAN_PRIOR * (X - centre) / spread], axis=1)
+    return np.concatenate([ones, ones * (X - centre) / spread], axis=1)
 
 
 def _pieces(

@@ -58,6 +58,8 @@ def prior_samples(
     model: CurveEstimator, low: float, high: float, n_samples: int = 5, axes: Any = None
 ) -> Any:
     """What a site without rows might look like (one feature)."""
+    if model.n_features_in_ != 1:
+        raise ValueError(f"a drawn curve needs one feature, the fit had {model.n_features_in_}")
     axes = _axes(axes)
     grid = np.linspace(low, high, GRID)[:, None]
     drawn = model.sample_y(grid, np.full(GRID, "no such site"), n_samples)
