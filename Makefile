@@ -41,12 +41,10 @@ accept: .venv/installed-dev
 	$(BIN)/python benchmarks/accept/odcl.py figure_2 appendix_d few_rows spoilt homogeneous rounds
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accept/fgpr.py
 
+# One table against peers and the scaling curves: benchmarks/results.md; a quarter of an hour on an
+# idle machine, SIZE=--quick minutes.
 bench: .venv/installed-bench
-	$(BIN)/python benchmarks/engine.py
-	$(BIN)/python benchmarks/fmlr.py
-	$(BIN)/python benchmarks/mixture_rounds.py
-	$(BIN)/python benchmarks/mixture_fit.py
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gaussian_process.py
+	$(BIN)/python -m benchmarks.run $(SIZE)
 
 # Every table and figure of the papers: docs/reproduction.md; hours at full size, SIZE=--quick minutes.
 studies: install

@@ -1,19 +1,19 @@
-"""What the in-process engine adds to a round: one number, CPU microseconds for 10 clients.
-
-python benchmarks/engine.py
-"""
+"""What the in-process engine adds to a round: a round in which ten clients do nothing."""
 
 from __future__ import annotations
 
-import time
+from collections.abc import Iterator
 
 import numpy as np
 
+from benchmarks.measure import Effort, alone, race
+from benchmarks.table import Promise, Row
 from fedkin.engines import InProcess
 from fedkin.federation import Federation
 from fedkin.protocol import Algorithm, Ask, Field, Step
 
-ROUNDS = 3000
+ROUNDS = {"full": 3000, "quick": 1000, "toy": 10}
+MOST_SECONDS = 50e-6
 REPLY = {"sums": np.zeros((10, 3, 22)), "counts": np.zeros((10, 3)), "loglik": np.zeros(10)}
 SCHEMA = {
     "sums": Field(("K", "q"), "as FMLR sends"),
@@ -27,23 +27,25 @@ def nothing(clients, cache, settings, common, personal, memory, keys):
     return REPLY, memory
 
 
-def program(roster, settings):
-    for _ in range(ROUNDS):
-        yield Ask("nothing", COMMON)
-    return {}
+def rows(effort: Effort) -> Iterator[Row]:
+    n_rounds = ROUNDS[effort.name]
 
+    def program(roster, settings):
+        for _ in range(n_rounds):
+            yield Ask("nothing", COMMON)
+        return {}
 
-def main() -> None:
     common = {"coef": Field(("K", "d"), ""), "sigma": Field((), "")}
     algorithm = Algorithm("idle", {"nothing": Step(nothing, SCHEMA, common)}, program)
     clients = Federation.from_groups(np.zeros((20, 2)), np.repeat(np.arange(10), 2))
-    times = []
-    for _ in range(5):
-        begin = time.process_time()
-        InProcess().run(algorithm, {}, clients)
-        times.append((time.process_time() - begin) / ROUNDS * 1e6)
-    print(f"engine, 10 clients, journal off: {np.median(times):.1f} microseconds a round (< 50)")
+    found = race({"engine": lambda: InProcess().run(algorithm, {}, clients)}, effort)["engine"]
+    yield Row(
+        "engine, round of 10 idle sites",
+        found.seconds / n_rounds,
+        promise=Promise("time", MOST_SECONDS),
+        turns=found.turns,
+    )
 
 
 if __name__ == "__main__":
-    main()
+    alone(rows)

@@ -1,50 +1,52 @@
-"""One EM round from packed statistics against what people write first, same work, one run.
-
-    python benchmarks/fmlr.py
-
-Prints CPU time per round, interleaved medians, one thread.
-"""
+"""FMLR: an EM round and a whole fit from packed statistics against what people write first."""
 
 from __future__ import annotations
 
-import os
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-import time
+from collections.abc import Iterator
 
 import numpy as np
 
+from benchmarks.measure import Effort, alone, race, roofline
+from benchmarks.table import Promise, Row
+from fedkin import FMLR
+from fedkin.federation import Federation
 from fedkin.models.grouped_regression import Parameters, expect, maximise
-from fedkin.models.least_squares import upper_triangle
+from fedkin.models.least_squares import packed_statistics
 
 D, K, SIGMA = 5, 3, 1.0
 COEF = np.outer([3.0, 0.0, -3.0], np.ones(D))
+START, WEIGHTS = COEF + 0.3, np.full(K, 1 / K)
+# Sites and rows a site: against loops over sites, and of a federation beyond cache.
+SIZES = {
+    "full": ((2500, 50), (1_000_000, 6)),
+    "quick": ((2500, 50), (200_000, 6)),
+    "toy": ((20, 8), (50, 6)),
+}
+PRINTED = "The update as the paper prints it: raw rows, site by site, component by component."
 
 
 def clients(m: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows (m, n, D) and outcomes (m, n)."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(m, n, D))
     label = rng.integers(0, K, size=m)
     return X, np.einsum("mnd,md->mn", X, COEF[label]) + rng.normal(size=(m, n))
 
 
-def packed(gram: np.ndarray, cross: np.ndarray, square: np.ndarray, n: int) -> np.ndarray:
-    """The statistics of fedkin from X'X, X'y, y'y."""
-    whole = np.empty((len(gram), D + 1, D + 1))
-    whole[:, :D, :D], whole[:, :D, D], whole[:, D, D] = gram, cross, square
-    rows, columns = upper_triangle(D + 1)
-    made = np.empty((len(rows) + 1, len(gram)))
-    made[:-1], made[-1] = whole[:, rows, columns].T, n
-    return made
+def federation(X, y) -> Federation:
+    m, n = y.shape
+    return Federation.from_groups(X.reshape(-1, D), np.repeat(np.arange(m), n), y.ravel())
 
 
-def by_client_loop(X, y, coef, weights):
+# ------------------------------------------------------------------ peers
+
+
+def by_printed_loop(X, y, coef):
     """Proposition 3.3 as it is printed: for every client, then for every component."""
     left, right = np.zeros((K, D, D)), np.zeros((K, D))
     for Xj, yj in zip(X, y):
         residual = np.array([((yj - Xj @ b) ** 2).sum() for b in coef])
-        logs = np.log(weights) - residual / (2 * SIGMA**2)
+        logs = np.log(WEIGHTS) - residual / (2 * SIGMA**2)
         share = np.exp(logs - logs.max())
         share /= share.sum()
         for k in range(K):
@@ -53,11 +55,26 @@ def by_client_loop(X, y, coef, weights):
     return np.linalg.solve(left, right[..., None])[..., 0]
 
 
-def by_einsum(gram, cross, square, coef, weights):
+def by_careful_loop(products, coef):
+    """Client by client with matrix products, X'X and X'y made beforehand."""
+    left, right, logs_of = np.zeros((K, D * D)), np.zeros((K, D)), np.log(WEIGHTS)
+    outer = (coef[:, :, None] * coef[:, None, :]).reshape(K, -1)
+    for gram, cross, square in zip(*products):
+        flat = gram.ravel()
+        logs = logs_of - (square - 2 * (coef @ cross) + outer @ flat) / (2 * SIGMA**2)
+        share = np.exp(logs - logs.max())
+        share /= share.sum()
+        left += share[:, None] * flat
+        right += share[:, None] * cross
+    return np.linalg.solve(left.reshape(K, D, D), right[..., None])[..., 0]
+
+
+def by_einsum(products, coef):
     """The plain vectorised version over X'X."""
+    gram, cross, square = products
     quadratic = np.einsum("kd,mde,ke->mk", coef, gram, coef, optimize=True)
     residual = square[:, None] - 2 * np.einsum("md,kd->mk", cross, coef) + quadratic
-    logs = np.log(weights) - residual / (2 * SIGMA**2)
+    logs = np.log(WEIGHTS) - residual / (2 * SIGMA**2)
     share = np.exp(logs - logs.max(axis=1, keepdims=True))
     share /= share.sum(axis=1, keepdims=True)
     left = np.einsum("mk,mde->kde", share, gram)
@@ -65,67 +82,111 @@ def by_einsum(gram, cross, square, coef, weights):
     return np.linalg.solve(left, right[..., None])[..., 0]
 
 
-def by_fedkin(statistics, coef, weights):
-    current = Parameters(coef[None], np.array([SIGMA]), weights[None])
+def products_of(X, y):
+    """X'X, X'y, y'y of every client."""
+    return X.transpose(0, 2, 1) @ X, np.einsum("mnd,mn->md", X, y), (y**2).sum(axis=1)
+
+
+def fit_by_einsum(X, y, n_rounds):
+    products, coef = products_of(X, y), START
+    for _ in range(n_rounds):
+        coef = by_einsum(products, coef)
+    return coef
+
+
+# ------------------------------------------------------------------ ours
+
+
+def by_fedkin(statistics, coef):
+    current = Parameters(coef[None], np.array([SIGMA]), WEIGHTS[None])
     return maximise(expect(statistics, current), current, False, False).coef[0]
 
 
-def medians(work: dict, repeats: int) -> dict[str, float]:
-    times: dict[str, list[float]] = {name: [] for name in work}
-    for _ in range(repeats):
-        for name, function in work.items():
-            begin = time.process_time()
-            function()
-            times[name].append(time.process_time() - begin)
-    return {name: float(np.median(values)) for name, values in times.items()}
+def fit_by_fedkin(data: Federation):
+    return FMLR(K, init=START, sigma=SIGMA, weights="uniform", fit_intercept=False).fit(data)
 
 
-def statistics_of(m: int, n: int):
-    """Rows, and the two forms of their statistics."""
+def rows(effort: Effort) -> Iterator[Row]:
+    small, large = SIZES[effort.name]
+    yield from round_rows(*small, effort)
+    yield from fit_rows(*small, effort)
+    yield from beyond_cache(*large, effort)
+
+
+def round_rows(m, n, effort) -> Iterator[Row]:
     X, y = clients(m, n)
-    gram, cross = X.transpose(0, 2, 1) @ X, np.einsum("mnd,mn->md", X, y)
-    square = (y**2).sum(axis=1)
-    return (X, y), (gram, cross, square), packed(gram, cross, square, n)
-
-
-def against_a_loop(coef: np.ndarray, weights: np.ndarray) -> None:
-    rows, products, statistics = statistics_of(2500, 50)
-    same = by_fedkin(statistics, coef, weights)
-    for other in (by_client_loop(*rows, coef, weights), by_einsum(*products, coef, weights)):
-        np.testing.assert_allclose(other, same, rtol=1e-8, atol=1e-10)
-    found = medians(
+    products, statistics = products_of(X, y), packed_statistics(federation(X, y), False)
+    found = race(
         {
-            "loop": lambda: by_client_loop(*rows, coef, weights),
-            "ours": lambda: [by_fedkin(statistics, coef, weights) for _ in range(20)],
+            "ours": lambda: by_fedkin(statistics, START),
+            "loop as printed": lambda: by_printed_loop(X, y, START),
+            "careful loop over X'X": lambda: by_careful_loop(products, START),
+            "einsum over X'X": lambda: by_einsum(products, START),
         },
-        7,
+        effort,
     )
-    loop, ours = found["loop"], found["ours"] / 20
-    print(f"m=2,500 n=50: loop over clients {loop * 1e3:.1f} ms, ours {ours * 1e3:.3f} ms")
-    print(f"  ratio {loop / ours:.0f} (promised >= 200)")
+    promises = {"loop as printed": (Promise("ratio", 200), PRINTED)}
+    for peer in list(found)[1:]:
+        promise, note = promises.get(peer, (None, ""))
+        yield compared(f"FMLR round, {m:,} x {n}", peer, found, statistics, promise, note)
 
 
-def against_einsum(coef: np.ndarray, weights: np.ndarray) -> None:
-    _, products, statistics = statistics_of(1_000_000, 6)
-    found = medians(
+def beyond_cache(m, n, effort) -> Iterator[Row]:
+    X, y = clients(m, n)
+    products, statistics = products_of(X, y), packed_statistics(federation(X, y), False)
+    works = {
+        "ours": lambda: by_fedkin(statistics, START),
+        "einsum over X'X": lambda: by_einsum(products, START),
+    }
+    found = race(works, effort)
+    promise = Promise("ratio", 5) if m >= 1_000_000 else None
+    yield compared(f"FMLR round, {m:,} sites", "einsum over X'X", found, statistics, promise)
+
+
+def compared(work, peer, found, statistics, promise=None, note="") -> Row:
+    ours, theirs = found["ours"], found[peer]
+    q, m = statistics.shape
+    return Row(
+        work,
+        ours.seconds,
+        peer,
+        theirs.seconds,
+        promise,
+        "roofline",
+        roofline().seconds(flops=4.0 * K * q * m, bytes=statistics.nbytes, exps=K * m),
+        float(np.abs(ours.result - theirs.result).max()),
+        turns=ours.turns,
+        peer_turns=theirs.turns,
+        note=note,
+    )
+
+
+def fit_rows(m, n, effort) -> Iterator[Row]:
+    X, y = clients(m, n)
+    data = federation(X, y)
+    n_rounds = fit_by_fedkin(data).n_iter_
+    found = race(
         {
-            "einsum": lambda: by_einsum(*products, coef, weights),
-            "ours": lambda: by_fedkin(statistics, coef, weights),
-            "memory": lambda: statistics.sum(),
+            "ours": lambda: fit_by_fedkin(data),
+            "einsum": lambda: fit_by_einsum(X, y, n_rounds),
         },
-        5,
+        effort,
     )
-    ours = found["ours"]
-    print(f"m=1,000,000: einsum {found['einsum'] * 1e3:.0f} ms, ours {ours * 1e3:.0f} ms")
-    print(f"  ratio {found['einsum'] / ours:.1f} (promised >= 5)")
-    print(f"  reading the statistics once: {found['memory'] * 1e3:.0f} ms")
-
-
-def main() -> None:
-    coef, weights = COEF + 0.3, np.full(K, 1 / K)
-    against_a_loop(coef, weights)
-    against_einsum(coef, weights)
+    ours, theirs = found["ours"], found["einsum"]
+    yield Row(
+        f"FMLR fit, {m:,} x {n}, {n_rounds} iterations",
+        ours.seconds,
+        "einsum over X'X",
+        theirs.seconds,
+        bound="roofline",
+        bound_time=roofline().seconds(flops=(D + 1.0) ** 2 * y.size, bytes=X.nbytes + y.nbytes),
+        difference=float(np.abs(ours.result.coef_ - theirs.result).max()),
+        turns=ours.turns,
+        peer_turns=theirs.turns,
+        note="From rows to coefficients and group probabilities, checks and account of what "
+        "travelled included; the peer makes X'X and iterates as often.",
+    )
 
 
 if __name__ == "__main__":
-    main()
+    alone(rows)

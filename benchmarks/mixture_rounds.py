@@ -1,28 +1,37 @@
 """A round of federated EM for Gaussian mixtures: batched, one site at a time, scikit-learn.
 
-    OMP_NUM_THREADS=1 python benchmarks/mixture_rounds.py
-
 Identity covariance; E-step, weights, means and log likelihood of every site. The per-site loop does
-the same work with matrix products and in-place passes. scikit-learn's GaussianMixture (spherical)
-does NOT do the same work: an EM iteration also updates one variance a component and checks its
-input; its start and its set-up are taken out by timing fits of two lengths. CPU time, medians of
-interleaved repeats of rounds that follow one another, as they do in a fit; a round that finds
-the caches full of other work is shown below.
+the same work with matrix products and in-place passes. Rounds follow one another, as in a fit.
 """
 
 from __future__ import annotations
 
-import time
 import warnings
+from collections.abc import Iterator
 
 import numpy as np
 
+from benchmarks.measure import Effort, alone, race, roofline
+from benchmarks.table import Promise, Row
 from fedkin.federation import Federation
 from fedkin.models import gaussian_mixture as model
 
 # Sites on which scikit-learn is timed; its time is scaled to all of them.
 SKLEARN_SITES = 20
-TARGETS = {"44 x ~250, R=10, d=16": (2.5, 10.0), "10000 x ~50, R=5, d=10": (7.0, 30.0)}
+SKLEARN_ITERATIONS = 6
+# Sites, mean rows a site, ragged, components, features; and the least ratios to loop and
+# scikit-learn.
+CASES = {
+    "full": [(44, 250, False, 10, 16), (10_000, 50, True, 5, 10)],
+    "quick": [(44, 250, False, 10, 16), (10_000, 50, True, 5, 10)],
+    "toy": [(3, 30, True, 2, 2)],
+}
+PROMISED = {44: (2.5, 10.0), 10_000: (7.0, 30.0)}
+SKLEARN_NOTE = (
+    "Per EM iteration, the difference of fits of two lengths, on 20 sites and scaled to all. NOT "
+    "the same work: it also updates one variance a component and checks its input; weights and "
+    "means after the first iteration are compared."
+)
 
 
 def federation(n_sites, mean_rows, ragged, n_components, n_features):
@@ -41,6 +50,9 @@ def federation(n_sites, mean_rows, ragged, n_components, n_features):
     return Federation.from_groups(X, owner), model.Parameters(weights, means)
 
 
+# ------------------------------------------------------------------ peers
+
+
 def site_round(X, squares, weights, means):
     joint = X @ means.T
     joint += np.log(weights) - 0.5 * np.einsum("rd,rd->r", means, means)
@@ -56,94 +68,113 @@ def site_round(X, squares, weights, means):
 
 
 def loop_round(sites, parameters):
-    for k, (X, squares) in enumerate(sites):
-        yield site_round(X, squares, parameters.weights[k], parameters.means[k])
+    return [
+        site_round(X, squares, parameters.weights[k], parameters.means[k])
+        for k, (X, squares) in enumerate(sites)
+    ]
 
 
-def sklearn_seconds(sites, parameters, n_iter=6):
-    """CPU seconds a site and EM iteration."""
+def sklearn_fits(sites, parameters, n_iter):
+    """Weights and means (k, ...) of fits of `n_iter` iterations from the given parameters."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.mixture import GaussianMixture
 
-    spent = {}
+    found = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        for length in (1, 1 + n_iter):
-            begin = time.process_time()
-            for k, (X, _) in enumerate(sites):
-                GaussianMixture(
-                    n_components=parameters.means.shape[1],
-                    covariance_type="spherical",
-                    weights_init=parameters.weights[k],
-                    means_init=parameters.means[k],
-                    precisions_init=np.ones(parameters.means.shape[1]),
-                    init_params="random",
-                    max_iter=length,
-                    tol=0.0,
-                    random_state=0,
-                ).fit(X)
-            spent[length] = time.process_time() - begin
-    return (spent[1 + n_iter] - spent[1]) / n_iter / len(sites)
+        for k, (X, _) in enumerate(sites):
+            fitted = GaussianMixture(
+                n_components=parameters.means.shape[1],
+                covariance_type="spherical",
+                weights_init=parameters.weights[k],
+                means_init=parameters.means[k],
+                precisions_init=np.ones(parameters.means.shape[1]),
+                init_params="random",
+                max_iter=n_iter,
+                tol=0.0,
+                random_state=0,
+            ).fit(X)
+            found.append((fitted.weights_, fitted.means_))
+    return [np.array(part) for part in zip(*found)]
 
 
-def timed(work, n_rounds):
-    """CPU seconds a round, of rounds that follow one another as in a fit; and the last result."""
-    begin = time.process_time()
-    for _ in range(n_rounds):
-        found = work()
-    return (time.process_time() - begin) / n_rounds, found
+# ------------------------------------------------------------------ the comparison
 
 
-def compare(title, clients, parameters, repeats, n_rounds):
-    rows = model.prepare(clients)
-    m = clients.n_clients
-    sites = [(X, float((X * X).sum())) for X in (clients.client(k)[0].copy() for k in range(m))]
-    every = np.linspace(0, m - 1, min(m, SKLEARN_SITES)).astype(int)
-    few = [sites[k] for k in every]
-    of_few = model.Parameters(parameters.weights[every], parameters.means[every])
-    work = {
-        "batched": lambda: model.em_step(rows, parameters),
-        "loop": lambda: list(loop_round(sites, parameters)),
+def rows(effort: Effort) -> Iterator[Row]:
+    for case in CASES[effort.name]:
+        yield from compare(*case, effort)
+
+
+def compare(n_sites, mean_rows, ragged, n_components, n_features, effort) -> Iterator[Row]:
+    clients, parameters = federation(n_sites, mean_rows, ragged, n_components, n_features)
+    prepared = model.prepare(clients)
+    sites = [(X.copy(), float((X * X).sum())) for X, _ in map(clients.client, range(n_sites))]
+    few = np.linspace(0, n_sites - 1, min(n_sites, SKLEARN_SITES)).astype(int)
+    of_few = model.Parameters(parameters.weights[few], parameters.means[few])
+    some = [sites[k] for k in few]
+    found = race(
+        {
+            "ours": lambda: model.em_step(prepared, parameters),
+            "loop": lambda: loop_round(sites, parameters),
+            "one": lambda: sklearn_fits(some, of_few, 1),
+            "more": lambda: sklearn_fits(some, of_few, 1 + SKLEARN_ITERATIONS),
+        },
+        effort,
+    )
+    scale = n_sites / len(few) / SKLEARN_ITERATIONS
+    N, R, d = len(clients.X), n_components, n_features
+    common = {
+        "work": f"mixture round, {n_sites:,} x ~{mean_rows}, R={R}, d={d}",
+        "ours": found["ours"].seconds,
+        "bound": "roofline",
+        "bound_time": roofline().seconds(
+            flops=4.0 * N * R * (d + 1), bytes=8.0 * N * (d + 1), exps=N * R
+        ),
+        "turns": found["ours"].turns,
     }
-    times = {name: [] for name in ("batched", "loop", "batched, cold", "loop, cold", "sklearn")}
-    for _ in range(repeats):
-        found = {}
-        for name in work:
-            times["sklearn"].append(sklearn_seconds(few, of_few) * m)
-            times[f"{name}, cold"].append(timed(work[name], 1)[0])
-            spent, found[name] = timed(work[name], n_rounds)
-            times[name].append(spent)
-    median = {name: 1e3 * np.median(spent) for name, spent in times.items()}
-    print(f"{title}: {m} sites, {len(clients.X)} rows, CPU ms a round")
-    print(f"  batched             {median['batched']:9.2f}")
-    for name, wanted, remark in (
-        ("loop", TARGETS[title][0], f"largest difference {difference(found, clients.sizes):.0e}"),
-        ("sklearn", TARGETS[title][1], "per EM iteration; not identical work"),
-    ):
-        ratio = median[name] / median["batched"]
-        print(f"  {name:<20}{median[name]:9.2f} {ratio:6.1f} x (wanted {wanted} x; {remark})")
-    cold, loop = median["batched, cold"], median["loop, cold"]
-    print(f"  one round after other work: batched {cold:.2f}, loop {loop:.2f}, {loop / cold:.1f} x")
-
-
-def difference(found, sizes):
-    """Largest difference of weights, means and mean log likelihoods of batched and loop.
-
-    Means are weighted: where no row is near a component we keep its mean, the loop divides 0 by 0.
-    """
-    ours, loglik = found["batched"]
-    weights, means, logliks = (np.array(part) for part in zip(*found["loop"]))
-    return max(
-        np.abs(ours.weights - weights).max(),
-        np.abs(ours.weights[..., None] * (ours.means - means)).max(),
-        np.abs((loglik - logliks) / sizes).max(),
+    promised = [Promise("ratio", limit) for limit in PROMISED.get(n_sites, ())] or [None, None]
+    yield Row(
+        peer="careful loop over sites",
+        peer_time=found["loop"].seconds,
+        promise=promised[0],
+        difference=difference(found["ours"].result, found["loop"].result, clients.sizes),
+        peer_turns=found["loop"].turns,
+        **common,
+    )
+    ours = found["ours"].result[0]
+    weights, means = found["one"].result
+    yield Row(
+        peer="scikit-learn GaussianMixture",
+        peer_time=(found["more"].seconds - found["one"].seconds) * scale,
+        promise=promised[1],
+        difference=moved(ours.weights[few], ours.means[few], weights, means),
+        peer_turns=found["more"].turns,
+        note=SKLEARN_NOTE,
+        **common,
     )
 
 
-def main():
-    compare("44 x ~250, R=10, d=16", *federation(44, 250, False, 10, 16), repeats=15, n_rounds=20)
-    compare("10000 x ~50, R=5, d=10", *federation(10_000, 50, True, 5, 10), repeats=7, n_rounds=2)
+def moved(weights, means, other_weights, other_means) -> float:
+    """Largest difference of weights, and of means weighted.
+
+    Where no row is near a component we keep its mean, the others divide 0 by 0.
+    """
+    return float(
+        max(
+            np.abs(weights - other_weights).max(),
+            np.abs(weights[..., None] * (means - other_means)).max(),
+        )
+    )
+
+
+def difference(ours, loop, sizes) -> float:
+    """Largest difference of weights, weighted means and mean log likelihoods."""
+    found, loglik = ours
+    weights, means, logliks = (np.array(part) for part in zip(*loop))
+    by_row = np.abs((loglik - logliks) / sizes).max()
+    return float(max(by_row, moved(found.weights, found.means, weights, means)))
 
 
 if __name__ == "__main__":
-    main()
+    alone(rows)

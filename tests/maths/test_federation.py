@@ -81,6 +81,17 @@ def test_buckets_hold_every_filled_client_once_with_little_padding(counts):
     assert sorted(seen) == list(np.flatnonzero(federation.sizes))
 
 
+def test_packed_rows_can_be_changed_without_changing_the_data():
+    for counts in ([3, 3, 3], [3, 2, 3], [1, 1]):
+        federation = ragged(counts)
+        before = federation.X.copy(), federation.y.copy()
+        for bucket in federation.buckets():
+            for rows in (federation.X, federation.X[:, :1], federation.y):
+                bucket.pack(rows)[:] = -1.0
+        np.testing.assert_array_equal(federation.X, before[0])
+        np.testing.assert_array_equal(federation.y, before[1])
+
+
 @settings(max_examples=60, deadline=None)
 @given(sizes, st.floats(0, 1), st.integers(0, 5))
 def test_split_within_clients_partitions_the_rows_of_each(counts, share, seed):

@@ -28,7 +28,8 @@ def odd_by_likelihood(
         return odd
     n = rows[heard]
     deviance = np.maximum(-2 * loglik[heard] - n * np.log(2 * np.pi * sigma**2), 0.0)
-    typical = np.median(deviance / chi2.median(n))
+    sizes, which = np.unique(n, return_inverse=True)
+    typical = np.median(deviance / chi2.median(sizes)[which])
     if typical <= 0:
         return odd
     unlikely = chi2.sf(deviance / typical, n) < FAMILY_LEVEL / heard.sum()

@@ -1,0 +1,129 @@
+"""Every part in fresh processes with one and with two threads; one table, one page, one CSV.
+
+    python -m benchmarks.run [--quick] [--only PART ...] [--out DIR]
+
+Writes results.md, results.csv, scaling.csv and scaling.png to the folder of this file; `--quick` to
+its folder `quick`, so that a quick look does not replace the last full run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+
+from benchmarks import machine, scaling
+from benchmarks.measure import THREAD_VARIABLES, Roofline
+from benchmarks.table import Row, markdown, text, write_csv
+
+HERE = Path(__file__).parent
+PARTS = (
+    "engine",
+    "fmlr",
+    "mixture_rounds",
+    "mixture_fit",
+    "odcl",
+    "convex_clustering",
+    "gaussian_process",
+)
+THREADS = (1, 2)
+# A part that takes longer than this hangs.
+MOST_SECONDS = 3600
+HOW = """\
+Made by `{command}` in {minutes:.0f} minutes. Each part ran in fresh processes, one for each number
+of threads; works that are compared took turns, and medians are shown. Seconds are CPU seconds with
+one thread and wall seconds with two. *Ratio*: the peer's time over ours. *Bound*: the least time
+this machine needs for the work, from rates measured in the same process (*roofline*: arithmetic at
+the rate of a large matrix product, or the bytes read once), or LAPACK's factor and inverse alone.
+*Distance*: our time over the bound. *Difference*: the largest difference between the peer's result
+and ours. *Promised*: what the plan of the method promised before it was measured.
+"""
+
+
+def start(module: str, n_threads: int, arguments: Sequence[str]) -> None:
+    """Run a module of this package in a process of its own with that many threads."""
+    environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(n_threads))}
+    print(f"{module}, {n_threads} thread{'s' * (n_threads > 1)}", file=sys.stderr, flush=True)
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", f"benchmarks.{module}", *arguments],
+        env=environment,
+        cwd=HERE.parent,
+        check=True,
+        timeout=MOST_SECONDS,
+    )
+
+
+def gather(parts: Sequence[str], effort: str) -> tuple[list[Row], dict[int, Roofline]]:
+    """Rows of all parts, a work's thread counts one below the other, and the best rates seen."""
+    rows: list[Row] = []
+    rates: dict[int, list[Roofline]] = {n: [] for n in THREADS}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.json"
+        for part in parts:
+            found: list[Row] = []
+            for n in THREADS:
+                start(part, n, ["--effort", effort, "--json", str(path)])
+                written = json.loads(path.read_text())
+                found += [Row.from_dict(row) for row in written["rows"]]
+                rates[n].append(Roofline(**written["roofline"]))
+            rows += in_order(found)
+    return rows, {n: Roofline(*map(max, zip(*found))) for n, found in rates.items()}
+
+
+def in_order(rows: Sequence[Row]) -> list[Row]:
+    """Rows of the same work and peer side by side, otherwise as they came."""
+    first: dict[tuple[str, str], int] = {}
+    for row in rows:
+        first.setdefault((row.work, row.peer), len(first))
+    return sorted(rows, key=lambda row: (first[row.work, row.peer], row.threads))
+
+
+def page(rows: Sequence[Row], rates: dict[int, Roofline], curves: str, how: str) -> str:
+    """results.md."""
+    facts = [f"- {name}: {value}" for name, value in machine.properties().items()]
+    facts += [
+        f"- rates, {n} thread{'s' * (n > 1)}: {r.flops / 1e9:.1f} GFlop/s, "
+        f"{r.bytes / 1e9:.1f} GB/s, {1e9 / r.exps:.2f} ns an exponential"
+        for n, r in rates.items()
+    ]
+    parts = ["# Benchmarks, the last run", how, "## Machine", "\n".join(facts)]
+    parts += ["## Table", markdown(rows)]
+    if curves:
+        parts += ["## Scaling, one thread", "![scaling](scaling.png)", curves]
+        parts += ["Exponents are fitted over the larger half of the sizes."]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, fewer repeats")
+    parser.add_argument("--only", nargs="+", choices=PARTS, help="these parts, no scaling")
+    parser.add_argument("--out", type=Path, help="folder of what is written")
+    options = parser.parse_args(arguments)
+    effort = "quick" if options.quick else "full"
+    out = options.out or (HERE / "quick" if options.quick else HERE)
+    out.mkdir(parents=True, exist_ok=True)
+    begin, load = time.monotonic(), machine.load()
+    rows, rates = gather(options.only or PARTS, effort)
+    curves = ""
+    if not options.only:
+        start("scaling", 1, ["--effort", effort, "--out", str(out)])
+        curves = scaling.markdown(scaling.read_csv(out / "scaling.csv"))
+    command = "make bench" + (" SIZE=--quick" if options.quick else "")
+    how = HOW.format(command=command, minutes=(time.monotonic() - begin) / 60)
+    how += f"Date: {date.today()}. Load of the machine at the start: {load:.1f}.\n"
+    print(text(rows))
+    write_csv(rows, out / "results.csv")
+    (out / "results.md").write_text(page(rows, rates, curves, how))
+    print(f"\nwritten: {out / 'results.md'}, {out / 'results.csv'}")
+
+
+if __name__ == "__main__":
+    main()
