@@ -50,7 +50,8 @@ def draw(results: Results) -> Figure:
             found = results.curve("radius", measure, components=components)
             panel.plot(*found, marker + "-", label=f"K = {components}")
         panel.axvline(LIMIT, color="k", ls="--", lw=1, label="Assumption 4.1")
-        panel.set(xlabel="distance of the start / least separation", ylabel=measure, ylim=(0, None))
+        panel.set(xlabel="distance of the start / least separation", ylabel=measure)
+        panel.set_ylim(0, 1.05 * panel.get_ylim()[1])
         panel.grid(alpha=0.3)
         panel.legend(fontsize=8)
     return figure
