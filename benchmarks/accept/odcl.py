@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import csv
 import sys
-import warnings
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from fedkin import IFCA, ODCL, ClusterOracle, InProcess, LocalERM, NaiveAveraging, OracleAveraging
-from fedkin.algorithms import algorithm
+from fedkin import ODCL, ClusterOracle, LocalERM, NaiveAveraging, OracleAveraging
 from fedkin.datasets import (
     load_cifar10_two_classes,
     load_mnist,
@@ -26,6 +23,14 @@ from fedkin.datasets import (
     spoil_sites,
 )
 from fedkin.datasets.odcl import APPENDIX_D2, SECTION_5
+from fedkin.studies.odcl_protocol import (
+    CAP,
+    IMAGE_FIT,
+    first_round,
+    fit,
+    ifca_accuracy,
+    ifca_errors,
+)
 
 HERE = Path(__file__).parent
 SEEDS = range(10)
@@ -43,18 +48,6 @@ def write(name, rows):
 def verdict(text, passed):
     FOUND.append(bool(passed))
     print(f"{'pass' if passed else 'FAIL'}  {text}", flush=True)
-
-
-def models_of(fitted):
-    if fitted.fit_intercept:
-        return np.column_stack([fitted.coef_, fitted.intercept_])
-    return fitted.coef_
-
-
-def fit(groups, estimator, seed=0, **parameters):
-    """(error, is the partition true, number of clusters) of one fit."""
-    model = estimator(random_state=seed, **parameters).fit(groups.federation)
-    return groups.error(models_of(model)), groups.recovers(model.labels_), model.n_clusters_
 
 
 # ------------------------------------------------------------------ Figure 2
@@ -260,7 +253,7 @@ def images():
         "CIFAR-10": (load_cifar10_two_classes, (0, 1), 20, 0.0, 3),
         "noisy CIFAR-10": (load_cifar10_two_classes, (0, 1), 20, 0.2, 3),
     }
-    shared = {"loss": "logistic", "alpha": 1e-5, "fit_intercept": False}
+    shared = IMAGE_FIT
     rows = []
     for name, (load, classes, per_class, flipped, n_seeds) in tasks.items():
         stored = load()
@@ -284,7 +277,7 @@ def images():
                 found.setdefault(method, []).append(task.accuracy(model.coef_))
             if name == "MNIST":
                 pooled = fits["cluster oracle"].cluster_coef_
-                ifca(task, pooled, shared, seed, found)
+                ifca(task, pooled, seed, found)
         for method, accuracy in found.items():
             mean, sd = np.mean(accuracy), np.std(accuracy)
             row = {"task": name, "method": method, "seeds": len(accuracy)}
@@ -306,22 +299,16 @@ def images():
     write("odcl_images", rows)
 
 
-def ifca(task, pooled, shared, seed, found):
+def ifca(task, pooled, seed, found):
     """The paper's three starts, gradient averaging, step .1, 200 rounds."""
     rng = np.random.default_rng([seed, 3])
     noise = rng.normal(size=pooled.shape)
     starts = {"IFCA-1": pooled + noise, "IFCA-2": pooled + 4 * noise, "IFCA-R": noise}
     for name, start in starts.items():
-        model = IFCA(2, init=start, averaging="gradient", step_size=0.1, tol=0.0, **shared)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model.fit(task.federation)
-        found.setdefault(name, []).append(task.accuracy(model.coef_))
+        found.setdefault(name, []).append(ifca_accuracy(task, start))
 
 
 # ------------------------------------------------------------------ Table 3
-
-CAP = 1000
 
 
 def rounds():
@@ -337,11 +324,10 @@ def rounds():
                 target = fit(groups, ODCL, seed, n_clusters=k, fit_intercept=False)[0]
                 start = np.zeros((1, 20)) if k == 1 else groups.nearby(1 / 6, 1 / 4, [seed, 4])
                 errors = ifca_errors(groups, start, batch_size, seed, target)
-                first = np.flatnonzero(errors <= target)
-                close = np.flatnonzero(errors <= 1.1 * target)
-                counts.append(first[0] + 1 if len(first) else CAP)
-                near.append(close[0] + 1 if len(close) else CAP)
-                reached.append(len(first) > 0)
+                first = first_round(errors, target)
+                counts.append(first or CAP)
+                near.append(first_round(errors, 1.1 * target) or CAP)
+                reached.append(first is not None)
             counts, reached = np.array(counts), np.array(reached)
             rows.append(
                 {
@@ -356,41 +342,6 @@ def rounds():
             )
             print("     ", rows[-1], flush=True)
     write("odcl_ifca_rounds", rows)
-
-
-def ifca_errors(groups, start, batch_size, seed, target):
-    """Error after each round, up to the first that matches the target."""
-    plain = algorithm("ifca")
-    errors = []
-
-    def watched(roster, settings):
-        program = plain.program(roster, settings)
-        ask = next(program)
-        while True:
-            replies = yield ask
-            try:
-                ask = program.send(replies)
-            except StopIteration as end:
-                return end.value
-            if "choice" in replies and "models" in ask.common:
-                chosen = replies["choice"].astype(int)
-                errors.append(groups.error(ask.common["models"][chosen]))
-                if errors[-1] <= target:
-                    return {}
-
-    settings = {
-        "n_clusters": len(start),
-        "init": start,
-        "averaging": "model",
-        "step_size": 0.01,
-        "local_steps": 10,
-        "batch_size": batch_size,
-        "max_rounds": CAP,
-        "tol": 0.0,
-        "fit_intercept": False,
-    }
-    InProcess().run(replace(plain, program=watched), settings, groups.federation, seed)
-    return np.array(errors)
 
 
 STUDIES = (figure_2, appendix_d, few_rows, spoilt, homogeneous, images, rounds)

@@ -1,0 +1,148 @@
+"""What independent code reached for ODCL's Figures 2 to 4, and what the paper's text says of them.
+
+Normalised errors by setting, method and rows a site; five replications unless `NOTED_N` says
+otherwise. "=" in the notes (the error of oracle averaging, to all digits) is filled in here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fedkin.studies.study import Claim
+
+Curve = dict[int, float]
+
+_FIGURE_2 = (25, 50, 100, 200, 300, 400, 600, 800)
+_D1 = (500, 1000, 2000, 3000, 4000, 4600, 6000)
+_D2 = (100, 200, 300, 400, 600, 800)
+
+
+def _at(sizes: tuple[int, ...], *values: float) -> Curve:
+    return dict(zip(sizes, values, strict=True))
+
+
+# The oracle's first five draws were unlucky where sixty were made later.
+_ORACLE = _at(_FIGURE_2, 1.2e-1, 1.75e-3, 5.6e-4, 1.87e-4, 1.61e-4, 1.10e-4, 6.96e-5, 4.89e-5)
+_CC = _at(_FIGURE_2[:5], 1.25, 1.71e-2, 5.80e-3, 2.34e-3, 7.87e-4)
+_ORACLE_D1 = _at(_D1, 1.04e-3, 5.1e-4, 2.4e-4, 1.4e-4, 1.06e-4, 1.03e-4, 6.7e-5)
+_CC_D1 = _at(_D1[:4], 2.4e-2, 1.2e-2, 1.2e-3, 2.7e-4)
+_ORACLE_D2 = _at(_D2, 3.59e-3, 1.55e-3, 1.12e-3, 6.98e-4, 4.94e-4, 3.94e-4)
+
+
+def _from(oracle: Curve, least: int) -> Curve:
+    """The oracle's error from some n on: where the true partition was found in every run."""
+    return {n: value for n, value in oracle.items() if n >= least}
+
+
+NOTED: dict[str, dict[str, Mapping[int, float | str]]] = {
+    "section 5": {
+        "Oracle averaging": _ORACLE,
+        "Cluster oracle": _at(
+            _FIGURE_2, 2.11e-3, 1.08e-3, 4.89e-4, 1.61e-4, 1.50e-4, 9.20e-5, 6.54e-5, 4.63e-5
+        ),
+        "Local": _at(
+            _FIGURE_2, 1.25, 1.71e-2, 5.80e-3, 2.34e-3, 1.53e-3, 1.07e-3, 7.49e-4, 5.22e-4
+        ),
+        "Naive": {25: "1.08", **dict.fromkeys(_FIGURE_2[1:], "1.00")},
+        "ODCL-KM++": {25: 1.15, **_from(_ORACLE, 50)},
+        "ODCL-CC, (13)": {**_CC, **_from(_ORACLE, 400)},
+        "ODCL-CC, (13), equal within 1e-3": {**_CC, **_from(_ORACLE, 400)},
+        "ODCL-CC, clusterpath": {25: 1.45, **_from(_ORACLE, 50)},
+        "ODCL-CC, polished": _from(_ORACLE, 50),
+    },
+    "D.1": {
+        "Oracle averaging": _ORACLE_D1,
+        "Cluster oracle": _at(_D1, 1.01e-3, 4.3e-4, 2.3e-4, 1.4e-4, 1.08e-4, 1.00e-4, 6.7e-5),
+        "Local": _at(_D1, 2.4e-2, 1.3e-2, 5.9e-3, 4.1e-3, 2.9e-3, 2.5e-3, 1.9e-3),
+        "Naive": dict.fromkeys(_D1, "0.84"),
+        "ODCL-CC, (13)": {**_CC_D1, **_from(_ORACLE_D1, 4000)},
+        "ODCL-CC, (13), equal within 1e-3": {**_CC_D1, **_from(_ORACLE_D1, 4000)},
+        "ODCL-CC, polished": _from(_ORACLE_D1, 500),
+    },
+    "D.2": {
+        "Oracle averaging": _ORACLE_D2,
+        "ODCL-CC, (13)": _from(_ORACLE_D2, 600),
+        "ODCL-CC, (13), equal within 1e-3": _from(_ORACLE_D2, 600),
+        "ODCL-CC, clusterpath": _from(_ORACLE_D2, 200),
+        "ODCL-CC, polished": _ORACLE_D2,
+    },
+}
+# Sixty runs behind the oracle's error, and so behind every method that found its partition.
+NOTED_N = {
+    ("section 5", method, n): 60
+    for method in ("Oracle averaging", "ODCL-KM++", "ODCL-CC, clusterpath", "ODCL-CC, polished")
+    for n in (50, 100, 400)
+}
+_CC_CLUSTERS: dict[str, dict[int, str]] = {
+    "section 5": {
+        **dict.fromkeys((25, 50, 100, 200), "100"),
+        300: "48",
+        **dict.fromkeys((400, 600, 800), "10"),
+    },
+    "D.1": {
+        500: "100 (median)",
+        1000: "77 (median)",
+        2000: "7 (median)",
+        3000: "5 (median)",
+        **dict.fromkeys((4000, 4600, 6000), "4 (median)"),
+    },
+    "D.2": {
+        **dict.fromkeys((100, 200, 300), "100"),
+        400: "true partition in 80 %",
+        600: "4",
+        800: "4",
+    },
+}
+_PATH_CLUSTERS = {100: "true partition in 80 %", **dict.fromkeys((200, 300, 400, 600, 800), "4")}
+NOTED_CLUSTERS = {
+    setting: {
+        "ODCL-CC, (13), equal within 1e-3": noted,
+        "ODCL-CC, clusterpath": _PATH_CLUSTERS if setting == "D.2" else {},
+    }
+    for setting, noted in _CC_CLUSTERS.items()
+}
+
+# What the paper's text says of who finds the partition: method, words, same protocol?
+_OURS = ("ODCL-CC, polished", "not in it: our rule", "no: needs no truth")
+_PROVED = "yes, an oracle; equal only if proved"
+_NEAR = "yes, an oracle; the paper gives no tolerance"
+_KM = "ten greedy starts"
+SAID: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "section 5": (
+        ("ODCL-KM++", "for any n", _KM),
+        ("ODCL-CC, (13)", "n of about 400", _PROVED),
+        ("ODCL-CC, (13), equal within 1e-3", "n of about 400", _NEAR),
+        ("ODCL-CC, clusterpath", "no curve", "appendix C"),
+        _OURS,
+    ),
+    "D.1": (
+        ("ODCL-CC, (13)", "n >= 4600", _PROVED),
+        ("ODCL-CC, (13), equal within 1e-3", "n >= 4600", _NEAR),
+        ("ODCL-KM++", "no curve", _KM),
+        _OURS,
+    ),
+    "D.2": (
+        ("ODCL-CC, (13)", "n >= 600", _PROVED),
+        ("ODCL-CC, (13), equal within 1e-3", "n >= 600", _NEAR),
+        ("ODCL-CC, clusterpath", "n >= 600", "our reading of C 2(a)"),
+        ("ODCL-KM++", "no curve", _KM),
+        _OURS,
+    ),
+}
+
+NEAR_D = "25 rows for 20 coefficients: a few sites whose rows are nearly singular decide every mean"
+THRESHOLD = "near its threshold; joined where proved equal, the note within 1e-3: next curve"
+UNLUCKY = "the note's five draws: its oracle averaging had 6.8e-4 here, 5.6e-4 over sixty draws"
+FEW = "few replications: the standard error is itself uncertain by a third"
+
+
+def reason(setting: str, method: str, n: int, claim: Claim) -> str:
+    """Why ours and the noted error differ, if they do; nothing where we know of no reason."""
+    if setting == "section 5" and n == 25:
+        return NEAR_D
+    if method == "ODCL-CC, (13)" and (setting, n) in (("section 5", 300), ("D.1", 2000)):
+        return THRESHOLD
+    if (setting, method, n) == ("section 5", "Cluster oracle", 100):
+        return UNLUCKY
+    few = not isinstance(claim.ours, str) and claim.ours.n <= 5 and (claim.distance or 0) < 5
+    return FEW if few and (claim.distance or 0) > 3 else ""

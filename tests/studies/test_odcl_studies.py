@@ -1,0 +1,65 @@
+"""What survives of ODCL's figures and tables at toy size: orderings and thresholds only."""
+
+import numpy as np
+import pytest
+
+from fedkin.studies.odcl_curves import NEAR_CC, ORACLE, ORACLE_CC, OWN_CC, PATH_CC
+
+
+def error(found, method, **where):
+    return found.estimate("error", method=method, **where).mean
+
+
+@pytest.mark.parametrize("figure", (2, 3, 4))
+def test_the_penalty_from_the_interval_leaves_sites_alone_until_they_have_many_rows(toy, figure):
+    found = toy(f"odcl-figure-{figure}")
+    few, many = min(found.distinct("n")), max(found.distinct("n"))
+    for method in (ORACLE_CC, NEAR_CC):
+        assert found.estimate("clusters", method=method, n=few).mean > 90
+        assert error(found, method, n=few) == pytest.approx(error(found, "Local", n=few), rel=0.05)
+        assert error(found, method, n=many) < 0.2 * error(found, "Local", n=many)
+
+
+@pytest.mark.parametrize("figure, n", ((2, 100), (3, 4600), (4, 100)))
+def test_clusterings_that_know_no_truth_equal_the_oracle_before_that(toy, figure, n):
+    found = toy(f"odcl-figure-{figure}").where(n=n)
+    for method in ("ODCL-KM++", "ODCL-KM++, number chosen", OWN_CC):
+        assert found.estimate("exact", method=method).mean == 1
+        assert error(found, method) == pytest.approx(error(found, ORACLE), rel=1e-9)
+
+
+def test_errors_are_ordered_as_in_figure_2(toy):
+    found = toy("odcl-figure-2").where(n=100)
+    methods = ("Cluster oracle", ORACLE, "Local", "Naive")
+    assert (np.diff([error(found, name) for name in methods]) > 0).all()
+
+
+def test_clusterpath_needs_fewer_rows_than_the_exact_penalty(toy):
+    found = toy("odcl-figure-4").where(n=100)
+    assert error(found, PATH_CC) < error(found, ORACLE_CC)
+
+
+def test_odcl_needs_one_round_and_ifca_hundreds(toy):
+    found = toy("odcl-table-3")
+    assert (found.where(method="ODCL-KM++").column("rounds") == 1).all()
+    near = found.where(method="IFCA").column("rounds to 1.1 x")
+    assert (near > 50).all()
+
+
+def test_sampled_local_gradients_leave_a_floor_that_grows_with_the_step(toy):
+    found = toy("odcl-figure-5").where(method="summary")
+    small, large = (
+        found.estimate("last", gradients="one row", step=step).mean for step in (0.01, 0.1)
+    )
+    oracle = found.estimate("oracle averaging").mean
+    assert large > 2 * small > 2 * oracle
+    all_rows = found.estimate("last", gradients="all rows").mean
+    assert all_rows == pytest.approx(oracle, rel=0.2)
+
+
+def test_averaging_beats_staying_alone_on_images_and_ifca_depends_on_its_start(toy):
+    found = toy("odcl-table-2")
+    accuracy = {m: found.estimate("accuracy", method=m).mean for m in found.distinct("method")}
+    assert accuracy["Local"] < accuracy["ODCL-KM++"] < accuracy["Cluster oracle"]
+    assert accuracy["ODCL-KM++"] == pytest.approx(accuracy["Oracle averaging"], abs=0.01)
+    assert accuracy["IFCA-R, deviation 4"] < accuracy["IFCA-1"]
