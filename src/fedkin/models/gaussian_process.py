@@ -25,6 +25,7 @@ from scipy.linalg.lapack import dpotrf, dpotri, dpotrs
 
 from fedkin.models.gp_rows import Packed, Prepared
 from fedkin.models.kernels import Fast, Form, from_spec
+from fedkin.models.one_thread import one_thread
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -65,15 +66,16 @@ def evaluate(data: Prepared, form: Form, theta: Floats) -> Evaluation:
 
 def evaluate_pack(pack: Packed, form: Form, theta: Floats) -> Evaluation:
     """The same for the pieces of one bucket, theta (k, p)."""
-    if form.fast is None:
-        return _generic(pack, form, theta)
     width = pack.y.shape[1]
-    step = max(1, CHUNK_ELEMENTS // width**2)
-    full = form.fast.fill(theta)
-    parts = [
-        _fast(pack.part(slice(b, b + step)), form.fast, full[b : b + step])
-        for b in range(0, len(pack.owner), step)
-    ]
+    with one_thread(width):
+        if form.fast is None:
+            return _generic(pack, form, theta)
+        step = max(1, CHUNK_ELEMENTS // width**2)
+        full = form.fast.fill(theta)
+        parts = [
+            _fast(pack.part(slice(b, b + step)), form.fast, full[b : b + step])
+            for b in range(0, len(pack.owner), step)
+        ]
     value, gradient, jitter = map(np.concatenate, zip(*parts))
     return Evaluation(value, np.ascontiguousarray(gradient[:, form.fast.free]), jitter)
 
