@@ -1,0 +1,53 @@
+"""The committed page is what its files say, and says something about every table and figure."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fedkin.studies import catalogue
+from fedkin.studies.book import write_page
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+PROMISED = {
+    "FedGrEM": {("Figure", 3), *(("Table", k) for k in range(1, 9))},
+    "ODCL": {*(("Figure", k) for k in (2, 3, 4, 5)), *(("Table", k) for k in (1, 2, 3))},
+    "FMLR": {("Figure", k) for k in range(1, 7)},
+    "FGPR": {("Figure", 1), ("Table", 1)},
+}
+
+
+def shown(paper):
+    """(word, number) of every table and figure that some study of the paper shows."""
+    found = set()
+    for study in catalogue().values():
+        if study.paper == paper:
+            for word, numbers in re.findall(r"(Figure|Table)s? ([\d, and]+)", study.shows):
+                found |= {(word, int(number)) for number in re.findall(r"\d+", numbers)}
+    return found
+
+
+@pytest.mark.parametrize("paper", PROMISED)
+def test_every_table_and_figure_has_a_study(paper):
+    assert PROMISED[paper] <= shown(paper)
+
+
+@pytest.fixture(scope="module")
+def page():
+    return (DOCS / "reproduction.md").read_text(encoding="utf-8")
+
+
+def test_the_page_is_made_from_the_files_beside_it(page, tmp_path):
+    (tmp_path / "studies").symlink_to(DOCS / "studies")
+    assert write_page(catalogue().values(), tmp_path).read_text(encoding="utf-8") == page
+
+
+@pytest.mark.parametrize("word", ["not run", "Not run", "not explained", "| nan", "no number |"])
+def test_no_entry_is_left_open(page, word):
+    assert word not in page
+
+
+def test_every_study_has_its_picture():
+    missing = [n for n in catalogue() if not (DOCS / "studies" / f"{n}.png").is_file()]
+    assert not missing
