@@ -119,6 +119,7 @@ UNKNOWN_VARIANCE = 1e90
 FIRST_PASSES = 30
 # A gradient step of this many times the longest that cannot overshoot is taken to diverge.
 DIVERGES = 1.9
+HALVED = 1.5
 # The t-th mini-batch moves a site's own running mean by t^-RATE of the way: batches average out,
 # and the way is long enough (Robbins and Monro: between 1/2 and 1).
 BATCH_RATE = 0.7
@@ -244,13 +245,13 @@ def settle(clients, cache, settings, common, personal, memory, keys):
 def _gradient(family, found, components, memory, settings):
     """The paper's step C_eta / first weight; one that would diverge is halved until it is safe.
 
-    Twice the longest step diverges; close to it the way is a zigzag, hence DIVERGES. A halved step
-    is at most the longest itself, which cannot overshoot.
+    Twice the longest step diverges, and close to it the way is a zigzag: hence DIVERGES, and HALVED
+    for the length below which a step that must be halved ends.
     """
     n_rows = np.maximum(found.n_rows, 1.0)
     step = gaussian.step_sizes(memory["first_weights"], settings["step_constant"], n_rows)
     ratio = step / family.longest_step(found)
-    n_halvings = np.where(ratio > DIVERGES, np.ceil(np.log2(np.maximum(ratio, 1.0))), 0.0)
+    n_halvings = np.where(ratio > DIVERGES, np.ceil(np.log2(np.maximum(ratio, 1.0) / HALVED)), 0.0)
     memory = {**memory, "halvings": memory["halvings"] + n_halvings.sum(axis=1)}
     return family.climb(found, components, step * 0.5**n_halvings), memory
 

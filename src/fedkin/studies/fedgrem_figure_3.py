@@ -160,8 +160,9 @@ WHY = {
         "Local-GrEM": "our Ward start hardly fails: the error of known labels",
         "Pooled-EM": "a few starts decide; the spread over replications is 2",
         "Pooled-GrEM": "begins at Ward's clusters of all rows; where the note began is not said",
-        "FedGrEM, two sweeps": "not traced; the note stopped after 100 rounds, ours after 1000",
-        "FedGrEM, exact": "not traced; the note stopped after 100 rounds, ours after 1000",
+        "FedGrEM, two sweeps": "failed starts: of the exact update the note has 1.30 with thirty",
+        "FedGrEM, exact": "failed starts: with thirty restarts the note has 1.30 at h = 2",
+        "FedGMM": "not traced",
         "FedGrEM, adaptive": "refined since: second start, spread of the sites that belong",
     },
     "regression": {
