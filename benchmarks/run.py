@@ -1,9 +1,10 @@
 """Every part in fresh processes with one and with two threads; one table, one page, one CSV.
 
-    python -m benchmarks.run [--quick] [--only PART ...] [--out DIR]
+    python -m benchmarks.run [--quick] [--threads 1 2] [--only PART ...] [--out DIR]
 
 Writes results.md, results.csv, scaling.csv and scaling.png to the folder of this file; `--quick` to
-its folder `quick`, so that a quick look does not replace the last full run.
+its folder `quick`, so that a quick look does not replace the last full run. On a busy machine
+`--threads 1` is honest (CPU seconds); two threads wait for cores, and the table then shows that.
 """
 
 from __future__ import annotations
@@ -60,15 +61,17 @@ def start(module: str, n_threads: int, arguments: Sequence[str]) -> None:
     )
 
 
-def gather(parts: Sequence[str], effort: str) -> tuple[list[Row], dict[int, Roofline]]:
+def gather(
+    parts: Sequence[str], threads: Sequence[int], effort: str
+) -> tuple[list[Row], dict[int, Roofline]]:
     """Rows of all parts, a work's thread counts one below the other, and the best rates seen."""
     rows: list[Row] = []
-    rates: dict[int, list[Roofline]] = {n: [] for n in THREADS}
+    rates: dict[int, list[Roofline]] = {n: [] for n in threads}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.json"
         for part in parts:
             found: list[Row] = []
-            for n in THREADS:
+            for n in threads:
                 start(part, n, ["--effort", effort, "--json", str(path)])
                 written = json.loads(path.read_text())
                 found += [Row.from_dict(row) for row in written["rows"]]
@@ -104,6 +107,9 @@ def page(rows: Sequence[Row], rates: dict[int, Roofline], curves: str, how: str)
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="smaller sizes, fewer repeats")
+    parser.add_argument(
+        "--threads", nargs="+", type=int, default=THREADS, help="more than one wants idle cores"
+    )
     parser.add_argument("--only", nargs="+", choices=PARTS, help="these parts, no scaling")
     parser.add_argument("--out", type=Path, help="folder of what is written")
     options = parser.parse_args(arguments)
@@ -111,7 +117,7 @@ def main(arguments: list[str] | None = None) -> None:
     out = options.out or (HERE / "quick" if options.quick else HERE)
     out.mkdir(parents=True, exist_ok=True)
     begin, load = time.monotonic(), machine.load()
-    rows, rates = gather(options.only or PARTS, effort)
+    rows, rates = gather(options.only or PARTS, options.threads, effort)
     curves = ""
     if not options.only:
         start("scaling", 1, ["--effort", effort, "--out", str(out)])

@@ -24,13 +24,14 @@ from benchmarks.measure import EFFORTS, Effort, race
 from fedkin import FGPR, FMLR, FedGrEM
 from fedkin.clustering import convex_clustering as cluster
 from fedkin.clustering import recovery_interval
+from fedkin.clustering.contraction import LINKAGE_POINTS
 from fedkin.models import gaussian_mixture
 from fedkin.models.gaussian_process import evaluate
 from fedkin.models.gp_rows import prepare
 from fedkin.models.kernels import default_spec, form_of
 from fedkin.models.least_squares import packed_statistics
 
-# Sizes are 1, 2, 5 a decade between these, or 1 a decade if quick.
+# Sizes are 1, 2, 5 a decade between these, and those of MORE_SIZES.
 RANGES = {
     "full": {
         "FMLR": (100, 1_000_000),
@@ -57,6 +58,8 @@ AXES = {
     "convex clustering": "points, d=20",
     "FGPR": "sites of 32 rows",
 }
+# Beyond LINKAGE_POINTS points merges are proposed by a sample: another curve, which needs sizes.
+MORE_SIZES = {"convex clustering": (7_000, 14_000)}
 # Beyond this many points a penalty before any fusion needs all pairs at once: not a use of it.
 MOST_UNFUSED = 2_000
 
@@ -73,9 +76,9 @@ class Point:
     rounds: int | None = None
 
 
-def sizes_between(low: int, high: int) -> list[int]:
-    steps = [digit * 10**power for power in range(8) for digit in (1, 2, 5)]
-    return [size for size in steps if low <= size <= high]
+def sizes_of(panel: str, low: int, high: int) -> list[int]:
+    steps = {digit * 10**power for power in range(8) for digit in (1, 2, 5)}
+    return sorted(n for n in steps | set(MORE_SIZES.get(panel, ())) if low <= n <= high)
 
 
 def exponent(points: list[Point]) -> float:
@@ -111,7 +114,8 @@ def fedgrem_works(m: int) -> dict[str, Callable[[], Any]]:
 def convex_works(m: int) -> dict[str, Callable[[], Any]]:
     points, labels = convex_clustering.ten_clusters(m, noise=0.01)
     penalty = recovery_interval(points, labels).lower * 1.001
-    works = {"penalty that recovers": lambda: cluster(points, penalty)}
+    how = "tree of all points" if m <= LINKAGE_POINTS else "tree of a sample"
+    works = {f"penalty that recovers, {how}": lambda: cluster(points, penalty)}
     if m <= MOST_UNFUSED:
         works["penalty before any fusion"] = lambda: cluster(points, 0.1 / m)
     return works
@@ -137,7 +141,7 @@ PANELS = {
 def points(effort: Effort) -> Iterator[Point]:
     """All measurements, panel by panel."""
     for panel, works in PANELS.items():
-        for size in sizes_between(*RANGES[effort.name][panel]):
+        for size in sizes_of(panel, *RANGES[effort.name][panel]):
             print(f"  {panel}, {size:,}", file=sys.stderr, flush=True)
             for work, found in race(works(size), effort).items():
                 rounds = getattr(found.result, "n_iter_", getattr(found.result, "n_rounds_", None))
