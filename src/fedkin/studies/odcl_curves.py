@@ -279,4 +279,4 @@ def _study(figure: int, setting: str, quick: int) -> Study:
     )
 
 
-STUDIES = (_study(2, "section 5", 5), _study(3, "D.1", 3), _study(4, "D.2", 5))
+STUDIES = (_study(2, "section 5", 4), _study(3, "D.1", 3), _study(4, "D.2", 4))
