@@ -195,7 +195,7 @@ SAME = {
 
 
 MEANWHILE = {
-    "gaussian": "holds for the largest error; by the mean a fixed penalty is worse than being alone",
+    "gaussian": "holds for the largest error; by the mean a fixed penalty is worse than alone",
     "regression": "150 rows do not tell 50 coefficients: a site alone is far from the truth",
 }
 
