@@ -38,6 +38,7 @@ accept: .venv/installed-dev
 	$(BIN)/python benchmarks/accept/fmlr.py
 	$(BIN)/python benchmarks/accept/fedgrem.py
 	$(BIN)/python benchmarks/accept/pen_digits.py
+	$(BIN)/python benchmarks/accept/clustering.py
 	$(BIN)/python benchmarks/accept/odcl.py figure_2 appendix_d few_rows spoilt homogeneous rounds
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accept/fgpr.py
 
