@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 python benchmarks/accept/fgpr.py [part ...]
 
-Parts: gradients, convergence, fidelity, fidelity_more, priors, poison, turbofan, turbofan_leaky.
-Speed is measured by benchmarks/gaussian_process.py.
+Parts: gradients, convergence, fidelity, fidelity_more, priors, poison, turbofan, turbofan_leaky,
+turbofan_depths. Speed is measured by benchmarks/gaussian_process.py.
 """
 
 from __future__ import annotations
@@ -304,10 +304,15 @@ def turbofan_leaky(n_splits: int = 5) -> None:
     _turbofan("turbofan_leaky", "share-of-life-leaky", (_processes, _polynomials), n_splits)
 
 
-def _turbofan(name: str, axis: str, plan, n_splits: int) -> None:
+def turbofan_depths(n_splits: int = 3) -> None:
+    """Depths 1 to 5 of the network: they hardly differ, and one sweep takes minutes."""
+    _turbofan("turbofan_depths", "cycles", (_depths,), n_splits, sensors=(2,))
+
+
+def _turbofan(name: str, axis: str, plan, n_splits: int, sensors=(2, 7)) -> None:
     """What matters first; the file grows row by row."""
     rows: list[dict] = []
-    for scored, sensor, split in product(plan, (2, 7), range(n_splits)):
+    for scored, sensor, split in product(plan, sensors, range(n_splits)):
         data = turbofan_split(sensor, axis, random_state=FRESH + split)
         label = {"axis": axis, "sensor": sensor, "split": split}
         rows += [{**label, **row} for row in scored(data)]
@@ -331,6 +336,13 @@ def _polynomials(data) -> list[dict]:
 
 
 def _networks(data) -> list[dict]:
+    """The depth that did best in the paper."""
+    network = FedAvgNetwork(2, normalize_y=False, random_state=0)
+    row = _score("FedAvg network, depth 2 (as the paper)", network.fit(data.train), data)
+    return [{**row, "size": 2}]
+
+
+def _depths(data) -> list[dict]:
     return _swept("network", FedAvgNetwork, "depth", range(1, 6), data)
 
 
@@ -499,6 +511,7 @@ PARTS = {
         poison,
         turbofan,
         turbofan_leaky,
+        turbofan_depths,
     )
 }
 
