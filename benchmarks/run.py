@@ -44,7 +44,8 @@ one thread and wall seconds with two. *Ratio*: the peer's time over ours. *Bound
 this machine needs for the work, from rates measured in the same process (*roofline*: arithmetic at
 the rate of a large matrix product, or the bytes read once), or LAPACK's factor and inverse alone.
 *Distance*: our time over the bound. *Difference*: the largest difference between the peer's result
-and ours. *Promised*: what the plan of the method promised before it was measured.
+and ours. *Promised*: what the plan of the method promised before it was measured. Load of the
+machine at the start (0 is idle): {load:.1f}. Date: {date}.
 """
 
 
@@ -114,21 +115,33 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, help="folder of what is written")
     options = parser.parse_args(arguments)
     effort = "quick" if options.quick else "full"
-    out = options.out or (HERE / "quick" if options.quick else HERE)
+    out = (options.out or (HERE / "quick" if options.quick else HERE)).resolve()
     out.mkdir(parents=True, exist_ok=True)
     begin, load = time.monotonic(), machine.load()
     rows, rates = gather(options.only or PARTS, options.threads, effort)
-    curves = ""
+
+    def write(curves: str) -> None:
+        minutes = (time.monotonic() - begin) / 60
+        how = HOW.format(command=_command(options), minutes=minutes, load=load, date=date.today())
+        (out / "results.md").write_text(page(rows, rates, curves, how))
+
+    print(text(rows), flush=True)
+    write_csv(rows, out / "results.csv")
+    write("")  # what is measured so far, should the rest be cut short
     if not options.only:
         start("scaling", 1, ["--effort", effort, "--out", str(out)])
-        curves = scaling.markdown(scaling.read_csv(out / "scaling.csv"))
-    command = "make bench" + (" SIZE=--quick" if options.quick else "")
-    how = HOW.format(command=command, minutes=(time.monotonic() - begin) / 60)
-    how += f"Date: {date.today()}. Load of the machine at the start: {load:.1f}.\n"
-    print(text(rows))
-    write_csv(rows, out / "results.csv")
-    (out / "results.md").write_text(page(rows, rates, curves, how))
+        write(scaling.markdown(scaling.read_csv(out / "scaling.csv")))
     print(f"\nwritten: {out / 'results.md'}, {out / 'results.csv'}")
+
+
+def _command(options: argparse.Namespace) -> str:
+    """What was typed, but for the folder."""
+    words = ["--quick"] if options.quick else []
+    if tuple(options.threads) != THREADS:
+        words += ["--threads", *map(str, options.threads)]
+    if options.only:
+        words += ["--only", *options.only]
+    return " ".join(["python -m benchmarks.run", *words])
 
 
 if __name__ == "__main__":
