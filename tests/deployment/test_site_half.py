@@ -73,10 +73,14 @@ class LossyLink:
         return None
 
 
+def long_settings(case):
+    longer = {} if case.one_round else {case.rounds_setting: 25}
+    return case.algorithm.completed({**case.settings, **longer})
+
+
 def run(case, folder, fate=lambda number, site: None):
-    data = case.federation()
+    data, settings = case.federation(), long_settings(case)
     link = LossyLink(case, data, folder, fate)
-    settings = {**case.algorithm.completed(case.settings), case.rounds_setting: 25}
     return drive(case.algorithm, settings, Roster(data.names, 3), link, Rules(quorum=0.3))
 
 
@@ -86,8 +90,8 @@ def some(number, site, what):
 
 @every_algorithm
 def test_sites_one_by_one_equal_one_block(case, tmp_path):
-    settings = {**case.settings, case.rounds_setting: 25}
-    together = InProcess(block_size=1).run(case.algorithm, settings, case.federation(), 3)
+    data = case.federation()
+    together = InProcess(block_size=1).run(case.algorithm, long_settings(case), data, 3)
     apart = run(case, tmp_path)
     for name in case.shared:
         np.testing.assert_array_equal(apart.result[name], together.result[name])
