@@ -171,7 +171,7 @@ def _claims(results: Results, setting: str) -> list[Claim]:
                 noted=noted.get(n),
                 noted_n=NOTED_N.get((setting, method, n), 5),
             )
-            found.append(claim.because(reason(setting, method, n, claim)))
+            found.append(claim.because(reason(setting, method, n)))
     for method in (ORACLE_CC, NEAR_CC, PATH_CC):
         if method not in SHOWN[setting]:
             continue
