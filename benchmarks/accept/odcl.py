@@ -359,6 +359,7 @@ def spread():
         ("section 5", 200, 60),
         ("D.1", 3000, 20),
         ("D.1", 4600, 20),
+        ("D.2", 800, 40),
     ):
         given = SETTINGS[setting]
         drawn = (given.draw(n, [seed, n]) for seed in range(draws))

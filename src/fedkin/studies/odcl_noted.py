@@ -144,6 +144,7 @@ LOOKED_AT = {
     ("section 5", "oracle", 200): THEIR_DRAWS,
     ("D.1", "Local", 3000): OUR_DRAWS,
     ("D.1", "Local", 4600): THEIR_DRAWS,
+    ("D.2", "oracle", 800): OUR_DRAWS,
 }
 
 
