@@ -100,6 +100,21 @@ def one_simulation(h, seed, chosen=None):
     return found
 
 
+def described(table):
+    """Columns of a method from its replications: errors, their spread, rounds."""
+    top, mean, alone, joint, rounds = table.mean(axis=0)
+    top_sd, mean_sd = table[:, :2].std(axis=0, ddof=1)
+    return {
+        "max": f"{top:.3f}",
+        "max_sd": f"{top_sd:.3f}",
+        "mean": f"{mean:.3f}",
+        "mean_sd": f"{mean_sd:.3f}",
+        "weights_alone": f"{alone:.3f}",
+        "weights_joint": f"{joint:.3f}",
+        "rounds": f"{rounds:.1f}",
+    }
+
+
 def simulation() -> None:
     rows = []
     for h in HETEROGENEITY:
@@ -107,20 +122,8 @@ def simulation() -> None:
         means = {}
         for name in runs[0]:
             table = np.array([run[name] for run in runs])
-            top, mean, alone, joint, rounds = means[name] = table.mean(axis=0)
-            rows.append(
-                {
-                    "h": h,
-                    "method": name,
-                    "max": f"{top:.3f}",
-                    "max_sd": f"{table[:, 0].std(ddof=1):.3f}",
-                    "mean": f"{mean:.3f}",
-                    "mean_sd": f"{table[:, 1].std(ddof=1):.3f}",
-                    "weights_alone": f"{alone:.3f}",
-                    "weights_joint": f"{joint:.3f}",
-                    "rounds": f"{rounds:.1f}",
-                }
-            )
+            means[name] = table.mean(axis=0)
+            rows.append({"h": h, "method": name, **described(table)})
         adaptive, paper, local = means["adaptive"], means["paper"], means["LocalEM"]
         floor = means["floor"]
         if h in PROMISED["paper mean"]:
@@ -259,19 +262,8 @@ def regressions() -> None:
         runs = parallel(one_regression, [(h, seed) for seed in range(10)])
         for name in runs[0]:
             table = np.array([run[name] for run in runs])
-            top, mean, alone, joint, rounds = table.mean(axis=0)
-            rows.append(
-                {
-                    "h": h,
-                    "method": name,
-                    "max": f"{top:.3f}",
-                    "max_sd": f"{table[:, 0].std(ddof=1):.3f}",
-                    "mean": f"{mean:.3f}",
-                    "weights_alone": f"{alone:.3f}",
-                    "weights_joint": f"{joint:.3f}",
-                    "rounds": f"{rounds:.1f}",
-                }
-            )
+            rows.append({"h": h, "method": name, **described(table)})
+            top = table[:, 0].mean()
             if name == "adaptive, federated start" and limit is not None:
                 verdict(f"regressions, h={h}: max error {top:.3f} (<= {limit})", top <= limit)
         write("regressions", rows)

@@ -12,6 +12,7 @@ from fedkin.datasets.fedgrem import DATA_ATTACKS, MESSAGE_ATTACKS
 from fedkin.engines import InProcess
 from fedkin.federation import Federation
 from fedkin.models import gaussian_mixture as gaussian
+from fedkin.studies.mixture_protocol import attacked
 
 TIGHT = {"tol": 1e-11, "max_rounds": 3000}
 KINDS = ("identity", "spherical", "diag", "tied")
@@ -196,30 +197,11 @@ def test_a_second_start_repairs_sites_whose_own_went_astray():
     assert errors(repaired, sim.components).max() < 0.9
 
 
-def _bad_messages(attack, bad):
-    plain = algorithm("fedgrem")
-
-    def spoilt(step):
-        def function(clients, *rest):
-            reply, memory = step.function(clients, *rest)
-            who = [k for k, name in enumerate(clients.names) if name in bad]
-            if "components" in reply:
-                reply = {**reply, "components": attack(reply["components"], who, 0)}
-            return reply, memory
-
-        return replace(step, function=function)
-
-    return replace(plain, steps={name: spoilt(step) for name, step in plain.steps.items()})
-
-
 @pytest.mark.parametrize("kind", [*DATA_ATTACKS, *MESSAGE_ATTACKS])
 def test_three_of_ten_bad_sites_do_little_harm(kind):
     sim = make_gaussian_mixtures(heterogeneity=0.5, n_outliers=0, random_state=2)
-    clients, bad, used = sim.clients, [7, 8, 9], algorithm("fedgrem")
-    if kind in DATA_ATTACKS:
-        clients = DATA_ATTACKS[kind](clients, bad, 0)
-    else:
-        used = _bad_messages(MESSAGE_ATTACKS[kind], {clients.names[k] for k in bad})
+    bad = np.array([7, 8, 9])
+    clients, used = attacked(kind, sim.clients, bad, algorithm("fedgrem"), seed=0)
     found = InProcess().run(used, {"n_components": 5}, clients, 0)
     assert errors(found.result["components"][:7], sim.components[:7]).max() < 0.95
     if kind == "messages of NaN":

@@ -10,6 +10,7 @@ missed the start begins, when it first answers, at what the server then sends it
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Generator
 from typing import Any
 
@@ -37,7 +38,7 @@ FIRST_ROUNDS = 1
 TURNS_AT_REST = 3.0
 
 
-class Desk:
+class Desk(ABC):
     """What the server knows of every site: last estimates, how sure they are, what it sends."""
 
     def __init__(self, settings: Settings, m: int, n_components: int, p: int) -> None:
@@ -63,9 +64,9 @@ class Desk:
 
     # ------------------------------------------------------------ what a method decides
 
+    @abstractmethod
     def combine(self, number: int) -> None:
         """Set `shared` (what every site gets) and `centers` from the estimates."""
-        raise NotImplementedError
 
     @staticmethod
     def wanted(settings: Settings) -> dict[str, bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,11 +32,12 @@ class Curve(Protocol):
         """Joint samples, (n, n_samples)."""
 
 
-class CurveEstimator(RegressorMixin, FederatedEstimator):
+class CurveEstimator(RegressorMixin, FederatedEstimator, ABC):
     """Common ground; subclasses give the curve of a site by name, known or not."""
 
+    @abstractmethod
     def _curve(self, name: str) -> Curve:
-        raise NotImplementedError
+        """What a site's rows are predicted with."""
 
     def predict(self, X, groups=None, return_std=False):
         """Expected outcome of each row at its site; with `return_std` also the standard deviation

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, Literal
+from abc import abstractmethod
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from sklearn.base import clone
@@ -22,13 +24,23 @@ from fedkin.tables import Summary, Table
 HELD_OUT = 0.25
 
 
+@dataclass(eq=False, repr=False)
 class _FedAvgCurve(CurveEstimator):
-    """What both have in common; `size` names the parameter that is chosen when it is None."""
+    """What both have in common; `_size` names the parameter that is chosen when it is None."""
 
     _private = ("_position", "_frame", "_units")
-    _model: str
-    _size: str
-    _candidates: tuple[int, ...]
+    _model: ClassVar[str]
+    _size: ClassVar[str]
+    _candidates: ClassVar[tuple[int, ...]]
+
+    _: KW_ONLY
+    normalize_y: Any = True
+    local_steps: Any = 5
+    max_rounds: Any = 200
+    tol: Any = 1e-6
+    fraction: Any = 1.0
+    random_state: Any = None
+    engine: Any = None
 
     def fit(self, X=None, y=None, groups=None):
         """Fit to sites: rows X with outcome y and a site name per row, or a Federation."""
@@ -81,8 +93,9 @@ class _FedAvgCurve(CurveEstimator):
         location, scale, _ = standardisation(clients, self.normalize_y)
         self._units |= {n: (location[k], scale[k]) for k, n in enumerate(clients.names)}
 
+    @abstractmethod
     def _values(self, Z: np.ndarray) -> np.ndarray:
-        raise NotImplementedError
+        """Expected standardised outcomes at standardised rows."""
 
     def _curve(self, name: str) -> Independent:
         units = np.array(list(self._units.values()) or [(0.0, 1.0)])
@@ -108,6 +121,7 @@ class _FedAvgCurve(CurveEstimator):
         return Summary(title, tables, [self._travel_note()])
 
 
+@dataclass(eq=False, repr=False)
 class FedAvgPolynomial(_FedAvgCurve):
     """One polynomial for all sites' standardised outcomes, by FedAvg.
 
@@ -120,33 +134,15 @@ class FedAvgPolynomial(_FedAvgCurve):
 
     _model, _size, _candidates = "polynomial", "degree", tuple(range(1, 21))
 
-    def __init__(
-        self,
-        degree=10,
-        *,
-        normalize_y=True,
-        local_steps=5,
-        learning_rate=0.5,
-        max_rounds=200,
-        tol=1e-6,
-        fraction=1.0,
-        random_state=None,
-        engine=None,
-    ):
-        self.degree = degree
-        self.normalize_y = normalize_y
-        self.local_steps = local_steps
-        self.learning_rate = learning_rate
-        self.max_rounds = max_rounds
-        self.tol = tol
-        self.fraction = fraction
-        self.random_state = random_state
-        self.engine = engine
+    degree: Any = 10
+    _: KW_ONLY
+    learning_rate: Any = 0.5
 
     def _values(self, Z: np.ndarray) -> np.ndarray:
         return legendre(Z, self.size_) @ self.theta_
 
 
+@dataclass(eq=False, repr=False)
 class FedAvgNetwork(_FedAvgCurve):
     """One small network for all sites' standardised outcomes, by FedAvg.
 
@@ -160,32 +156,11 @@ class FedAvgNetwork(_FedAvgCurve):
 
     _model, _size, _candidates = "network", "depth", (1, 2, 3, 4, 5)
 
-    def __init__(
-        self,
-        depth=2,
-        *,
-        width=16,
-        normalize_y=True,
-        local_steps=5,
-        learning_rate=0.05,
-        server_rate=0.02,
-        max_rounds=200,
-        tol=1e-6,
-        fraction=1.0,
-        random_state=None,
-        engine=None,
-    ):
-        self.depth = depth
-        self.width = width
-        self.normalize_y = normalize_y
-        self.local_steps = local_steps
-        self.learning_rate = learning_rate
-        self.server_rate = server_rate
-        self.max_rounds = max_rounds
-        self.tol = tol
-        self.fraction = fraction
-        self.random_state = random_state
-        self.engine = engine
+    depth: Any = 2
+    _: KW_ONLY
+    width: Any = 16
+    learning_rate: Any = 0.05
+    server_rate: Any = 0.02
 
     def _values(self, Z: np.ndarray) -> np.ndarray:
         network = Network(self.n_features_in_, self.size_, self.width)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -200,13 +201,14 @@ class ODCL(ClusteredEstimator):
         return getattr(odcl_plots, f"plot_{kind}")(self, ax)
 
 
-class _GivenClusters(ClusteredEstimator):
+class _GivenClusters(ClusteredEstimator, ABC):
     """Sites fit once; who is averaged with whom is known beforehand."""
 
     _aggregate = "mean"
 
+    @abstractmethod
     def _labels(self, federation: Federation | None) -> Any:
-        raise NotImplementedError
+        """The cluster of every site."""
 
     def fit(self, X=None, y=None, groups=None):
         """Fit to sites: rows X with outcome y and a site name per row, or a Federation."""

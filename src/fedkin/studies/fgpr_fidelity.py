@@ -123,6 +123,10 @@ def draw(results: Results) -> Figure:
                 axes.plot(values, np.full(len(values), place), "o", ms=3, alpha=0.5, color="C0")
                 axes.plot(np.nanmean(values), place, "k|", ms=14, mew=2)
     left.set(xscale="log", xlabel="RMSE in standard deviations of the highest fidelity")
+    least, most = left.get_xlim()
+    labelled = "25" if most < 100 * least else ""
+    left.xaxis.set_major_formatter("{x:g}")
+    left.xaxis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:.0e}"[0] in labelled else "")
     left.set_yticks(range(len(methods)), methods, fontsize=8)
     left.invert_yaxis()
     right.axvline(0.95, color="0.6", lw=1, ls=":")
