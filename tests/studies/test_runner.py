@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from fedkin.cli import app
 from fedkin.datasets import DataMissing
-from fedkin.studies import Claim, Estimate, Results, Size, Study, catalogue, cells
-from fedkin.studies.book import read_study, write_page
+from fedkin.studies import Claim, Estimate, Results, Size, Study, catalogue, cells, runner
+from fedkin.studies.book import read_study, write_again, write_page
 from fedkin.studies.runner import StudyFailed, results, run
 
 
@@ -102,6 +102,24 @@ def test_other_code_is_another_replication(tmp_path):
     assert len(kept(tmp_path)) == 6 + 3
 
 
+def test_a_change_anywhere_in_the_package_is_another_replication(tmp_path, monkeypatch):
+    run([study()], tmp_path, "quick")
+    monkeypatch.setattr(runner, "_package", lambda: "a helper has changed")
+    run([study()], tmp_path, "quick")
+    assert len(kept(tmp_path)) == 6 + 6
+
+
+def test_tables_and_page_are_written_again_from_the_rows(tmp_path):
+    run([study()], tmp_path, "quick")
+    table = tmp_path / "studies" / "small.md"
+    rows, text = table.with_suffix(".csv").read_bytes(), table.read_text()
+    write_again([study()], tmp_path)
+    assert table.read_text() == text and table.with_suffix(".csv").read_bytes() == rows
+    write_again([study(protocol="Draws.")], tmp_path)
+    assert "Draws." in table.read_text()
+    assert "Draws." in (tmp_path / "reproduction.md").read_text()
+
+
 def test_a_failing_study_does_not_keep_others_from_finishing(tmp_path):
     good = study(name="good")
     with pytest.raises(StudyFailed, match="3 replications failed"):
@@ -145,10 +163,17 @@ def test_the_mean_is_over_replications_not_rows():
 
 @pytest.mark.parametrize(
     ("value", "written"),
-    [(0.12345, "0.123 ± 0.010"), (12.345, "12.3 ± 0.0"), (1234.5, "1234 ± 0")],
+    [
+        (Estimate(0.12345, 0.01, 3), "0.123 ± 0.010"),
+        (Estimate(12.345, 0.0123, 3), "12.345 ± 0.012"),
+        (Estimate(1234.5, 250.0, 3), "1234 ± 250"),
+        (Estimate(1.5e-9, 2e-10, 3), "1.5e-09 ± 2e-10"),
+        (Estimate(12.345, 0.0, 3), "12.3 ± 0"),
+        (Estimate(12.345, math.nan, 1), "12.3"),
+    ],
 )
-def test_estimates_are_written_to_three_digits(value, written):
-    assert str(Estimate(value, 0.01, 3)) == written
+def test_a_standard_error_has_two_digits_and_the_mean_as_many_places(value, written):
+    assert str(value) == written
 
 
 def test_a_claim_far_from_what_was_noted_must_explain_itself():
@@ -156,7 +181,12 @@ def test_a_claim_far_from_what_was_noted_must_explain_itself():
     far = Claim("a", "1", Estimate(1.0, 0.1, 10), "yes", noted=1.5)
     assert near.distance == pytest.approx(1.5) and near.cells()[-1] == ""
     assert far.distance == pytest.approx(5.0) and "not explained" in far.cells()[-1]
-    assert replace(far, why="other data").cells()[-1] == "other data"
+    assert replace(far, apart="other data").cells()[-1] == "other data"
+    # A reason against the paper is none against the note.
+    assert "not explained" in replace(far, why="other paper").cells()[-1]
+    assert replace(near, apart="other data").cells()[-1] == ""
+    # Five standard errors from three replications are not rare.
+    assert "1 time in 26 over 3" in replace(far, ours=Estimate(1.0, 0.1, 3)).cells()[-1]
     # Ten replications of theirs and ten of ours: the difference has twice the variance.
     assert replace(far, noted_n=10).distance == pytest.approx(5 / math.sqrt(2))
 

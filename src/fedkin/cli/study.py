@@ -11,6 +11,7 @@ import typer
 app = typer.Typer(help="Run the papers' tables and figures again.", no_args_is_help=True)
 
 LOCAL_BACKENDS = ("loky", "threading")
+OUT = Path("fedkin-studies")
 
 
 @app.command("list")
@@ -28,14 +29,21 @@ def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
         typer.echo(f"{name:28} {paper}, {shows}: {title}")
 
 
+@app.command("page")
+def page(out: Annotated[Path, typer.Option("-o", "--out", help="Folder of a run.")] = OUT) -> None:
+    """Write tables, figures and page again from the rows of earlier runs."""
+    from fedkin.studies import catalogue
+    from fedkin.studies.book import write_again
+
+    typer.echo(f"page: {write_again(catalogue().values(), out)}")
+
+
 @app.command("run")
 def run(
     names: Annotated[list[str], typer.Argument(help="Studies by name, or all.")],
     quick: Annotated[bool, typer.Option("--quick", help="Minutes instead of hours.")] = False,
     jobs: Annotated[int, typer.Option("--jobs", "-j", help="Replications at once.")] = 2,
-    out: Annotated[Path, typer.Option("-o", "--out", help="Folder for everything.")] = Path(
-        "fedkin-studies"
-    ),
+    out: Annotated[Path, typer.Option("-o", "--out", help="Folder for everything.")] = OUT,
     backend: Annotated[
         str, typer.Option(help="loky (processes), threading, or dask with --address.")
     ] = "loky",

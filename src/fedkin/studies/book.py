@@ -33,14 +33,24 @@ def write_study(study: Study, results: Results, folder: Path, facts: dict[str, A
     (folder / f"{study.name}.md").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
 
 
+def write_again(studies: Iterable[Study], out: Path) -> Path:
+    """Tables, figures and page from the rows in `out/studies`; nothing is run."""
+    studies = list(studies)
+    for study in studies:
+        found = read_study(study, out / "studies")
+        if found is not None:
+            write_study(study, found[0], out / "studies", found[1])
+    return write_page(studies, out)
+
+
 def write_page(studies: Iterable[Study], out: Path) -> Path:
     """`out/reproduction.md` from the files in `out/studies`; says what has not been run."""
     parts = [
         "# The papers' tables and figures, and ours",
-        "Made by `fedkin study run all`; do not edit. *Ours* is the mean ± one standard error "
-        "over replications. *Noted* is what code written independently of this library reached "
-        "under the protocol of the row; where ours is more than two standard errors away the last "
-        "column says why.",
+        "Made by `fedkin study run`; do not edit. Every section names its command and so its "
+        "size. *Ours* is the mean ± one standard error over replications. *Noted* is what code "
+        "written independently of this library reached under the protocol of the row; where ours "
+        "is more than two standard errors away the last column says why, or that we do not know.",
     ]
     for study in studies:
         parts.append(f"## {study.paper}, {study.shows}: {study.title}")
@@ -88,7 +98,8 @@ def _how(study: Study, facts: dict[str, Any]) -> str:
     )
     command = f"fedkin study run {study.name}" + (" --quick" if facts["size"] == "quick" else "")
     return (
-        f"`{command}`: {facts['cells']} settings, {facts['replications']} replications, "
+        f"`{command}`: {facts['cells']} settings, {facts['replications']} "
+        f"replication{'s' * (facts['replications'] != 1)}, "
         f"{facts['core_seconds']:.0f} core seconds ({versions})."
     )
 

@@ -170,8 +170,9 @@ def _claims(results: Results, setting: str) -> list[Claim]:
                 SAME.get(method, "yes" if method != OWN_CC else "no: our rule for the penalty"),
                 noted=noted.get(n),
                 noted_n=NOTED_N.get((setting, method, n), 5),
+                apart=reason(setting, method, n),
             )
-            found.append(claim.because(reason(setting, method, n)))
+            found.append(claim)
     for method in (ORACLE_CC, NEAR_CC, PATH_CC):
         if method not in SHOWN[setting]:
             continue

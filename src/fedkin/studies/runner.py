@@ -1,9 +1,9 @@
 """Runs studies: replications in parallel, each kept as it comes, tables and figures at the end.
 
 A unit of work is one replication of one cell. Its rows are kept in a file of their own under a
-name made from what determines them (study, settings, seed, code of the replication, version), so a
-run that was cut short goes on where it stopped and a larger size begins with what a smaller one
-already did. Units of all studies share one pool, so no core waits for the last unit of a study.
+name made from what determines them (study, settings, seed, all code of the package), so a run that
+was cut short goes on where it stopped and a larger size begins with what a smaller one already did.
+Units of all studies share one pool, so no core waits for the last unit of a study.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Unit:
 
     def key(self) -> str:
         """The file name: a digest of everything that determines the rows."""
-        code = _source(self.study.one)
-        told = json.dumps([self.study.name, dict(self.cell), self.seed, code, __version__])
+        code = [_source(self.study.one), _package()]
+        told = json.dumps([self.study.name, dict(self.cell), self.seed, code])
         return hashlib.sha256(told.encode()).hexdigest()[:24] + ".json"
 
 
@@ -54,6 +54,16 @@ class Unit:
 def _source(one: Callable[..., Sequence[Row]]) -> str:
     """The code of a replication; a large study asks for it tens of thousands of times."""
     return inspect.getsource(one)
+
+
+@functools.cache
+def _package() -> str:
+    """A digest of the package's code: a change anywhere may be a change of the rows."""
+    root = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
 
 
 def units(study: Study, size: str) -> list[Unit]:

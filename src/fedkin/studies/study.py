@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 Cell = Mapping[str, Any]
 Row = dict[str, Any]
 
-CHANCE = "2 to 3 standard errors: 1 row in 20 by chance"
-UNEXPLAINED = "**more than 3 standard errors from what was noted; not explained**"
+UNEXPLAINED = "**far from what was noted, and not explained**"
+# A distance that replications alone give less often than this is not put down to chance.
+RARE = 0.0027
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,14 @@ class Estimate(NamedTuple):
             return "not run"
         if not math.isfinite(self.mean):
             return "no number"
-        error = f" ± {_short(self.se, self.mean)}" if self.n > 1 else ""
-        return f"{_short(self.mean)}{error}"
+        if self.n < 2 or not math.isfinite(self.se):
+            return _short(self.mean)
+        if self.se == 0:
+            return f"{_short(self.mean)} ± 0"
+        digits = max(0, 1 - math.floor(math.log10(self.se)))
+        if digits > 7:
+            return f"{self.mean:.3g} ± {self.se:.2g}"
+        return f"{self.mean:.{digits}f} ± {self.se:.{digits}f}"
 
 
 @dataclass(frozen=True)
@@ -114,7 +121,8 @@ class Claim:
 
     `noted` is what independent code measured under the same protocol, if anybody did, as the mean
     of `noted_n` replications (None: a number without sampling error of its own), or in words where
-    it is no single number. `why` must be given where ours and `noted` disagree.
+    it is no single number. `why` says why ours is not the paper's; `apart` why it is not what was
+    noted, and is printed where they are more than two standard errors apart.
     """
 
     entry: str
@@ -124,6 +132,7 @@ class Claim:
     why: str = ""
     noted: float | str | None = None
     noted_n: int | None = None
+    apart: str = ""
 
     @property
     def distance(self) -> float | None:
@@ -140,26 +149,25 @@ class Claim:
         apart = abs(mean - self.noted)
         return apart / both if both > 0 else (math.inf if apart > 0 else 0.0)
 
-    def because(self, why: str) -> Claim:
-        """The claim with a reason, if ours is more than two standard errors from what was noted."""
-        return replace(self, why=why) if (self.distance or 0.0) > 2 else self
-
     def cells(self) -> list[str]:
         """The claim as a row of the page: entry, paper, ours, noted, same protocol, why."""
         distance = self.distance
         noted = _short(self.noted) if isinstance(self.noted, (int, float)) else self.noted or ""
-        why = self.why
+        reasons = [self.why]
         if distance is not None and distance > 2:
             noted += f" ({distance:.1f} se)"
-            if not why:
-                why = CHANCE if distance <= 3 else UNEXPLAINED
-        return [self.entry, self.paper, str(self.ours), noted, self.same, why]
+            reasons.append(self.apart or self._chance(distance))
+        return [self.entry, self.paper, str(self.ours), noted, self.same, _joined(reasons)]
 
+    def _chance(self, distance: float) -> str:
+        """How often a standard error from so few replications gives such a distance."""
+        from scipy.stats import t
 
-def explained(claim: Claim, why: str) -> Claim:
-    """The claim with its reason where it lies more than two standard errors from what was noted."""
-    far = claim.distance is not None and claim.distance > 2
-    return replace(claim, why=why) if far and why else claim
+        assert isinstance(self.ours, Estimate)
+        chance = 2 * float(t.sf(distance, self.ours.n - 1))
+        if chance < RARE:
+            return UNEXPLAINED
+        return f"by chance 1 time in {1 / chance:.0f} over {self.ours.n} replications"
 
 
 @dataclass(frozen=True)
@@ -205,6 +213,10 @@ def span(values: np.ndarray, digits: int) -> str:
     return low if low == high else f"{low}-{high}"
 
 
+def _joined(reasons: Sequence[str]) -> str:
+    return "; ".join(reason for reason in reasons if reason)
+
+
 def _given(value: Any) -> bool:
     return value is not None and value != ""
 
@@ -213,14 +225,11 @@ def _number(value: Any) -> float:
     return float(value) if _given(value) else math.nan
 
 
-def _short(value: float, scale: float | None = None) -> str:
+def _short(value: float) -> str:
     """Three significant digits, without an exponent where people would write none."""
-    if not math.isfinite(value):
-        return str(value)
-    size = abs(value if scale is None else scale)
-    if value == 0 or size == 0:
+    if not math.isfinite(value) or value == 0:
         return f"{value:.3g}"
-    digits = 2 - math.floor(math.log10(size))
+    digits = 2 - math.floor(math.log10(abs(value)))
     if 0 <= digits <= 6:
         return f"{value:.{digits}f}"
     return f"{value:.3g}" if digits > 6 else f"{value:.0f}"
