@@ -55,9 +55,10 @@ def ama(points, penalty, duals, max_rounds=20_000):
             u = points - duals.pull()
             dual = 0.5 * ((points**2).sum() - (u**2).sum())
             if dual < best:
-                following = 1.0
+                momentum = following = 1.0
             best = max(best, dual)
-            if primal(points, u, penalty) - dual <= RELATIVE_GAP * primal(points, u, penalty):
+            value = primal(points, u, penalty)
+            if value - dual <= RELATIVE_GAP * value:
                 break
         duals.pulls += ((momentum - 1.0) / following) * (current - previous)
         previous, momentum = current, following

@@ -20,7 +20,7 @@ from fedkin.federation import Federation
 from fedkin.models.gaussian_process import evaluate
 from fedkin.models.gp_rows import prepare
 from fedkin.models.kernels import default_spec, form_of, from_spec
-from fedkin.models.one_thread import one_thread
+from fedkin.threads import one_thread
 
 # Sites, rows a site for evaluations, rows a site for fits.
 SIZES = {"full": (100, (32, 64, 128), 32), "quick": (100, (32, 64, 128), 32), "toy": (3, (6,), 12)}

@@ -47,7 +47,7 @@ def per_writer(data):
 
     made = {"n_components": GROUPS, "covariance_type": "spherical", "n_init": 10}
     rows = [data.client(k)[0] for k in range(data.n_clients)]
-    return [GaussianMixture(**made, random_state=0).fit(X).predict(X) for X in rows]
+    return [GaussianMixture(**made, random_state=0).fit(X) for X in rows]
 
 
 def likeness(digits, labels) -> float:
@@ -76,7 +76,8 @@ def against_sklearn(data, digits, effort) -> Iterator[Row]:
         effort,
     )
     peer = found.pop("peer")
-    theirs = likeness(digits, peer.result)
+    fits = enumerate(peer.result)
+    theirs = likeness(digits, [fit.predict(data.client(k)[0]) for k, fit in fits])
     for name, timing in found.items():
         ours = likeness(digits, np.split(timing.result.predict(data), data.offsets[1:-1]))
         yield Row(

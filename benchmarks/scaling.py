@@ -207,7 +207,7 @@ def draw(measured: list[Point], path: Path) -> None:
     for panel, place in places.items():
         place.set(title=panel, xlabel=AXES[panel], ylabel="seconds, one thread")
         place.grid(True, which="major", alpha=0.3)
-        place.legend(frameon=False)
+        place.legend(frameon=False, fontsize=8, loc="best")
     figure.savefig(path, dpi=110)
     plt.close(figure)
 

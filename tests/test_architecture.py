@@ -12,6 +12,7 @@ ROOMS = (
     "names",
     "frames",
     "randomness",
+    "threads",
     "tables",
     "federation",
     "protocol",

@@ -33,6 +33,7 @@ from fedkin.clustering.points import (
     group_sums,
     in_order_of_appearance,
 )
+from fedkin.threads import one_thread
 
 Array = NDArray[np.float64]
 
@@ -95,7 +96,8 @@ def convex_clustering(
         return ConvexClustering(*solve_on_graph(array, penalty, weights))
     about, mean, unit = centred(array)
     groups = Groups.of_points(about)
-    fused = solve_fused(about, groups, groups.means, penalty / unit)
+    with one_thread():
+        fused = solve_fused(about, groups, groups.means, penalty / unit)
     return ConvexClustering(
         centers=unit * fused.positions[fused.groups.labels] + mean,
         labels=in_order_of_appearance(fused.groups.labels),

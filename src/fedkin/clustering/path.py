@@ -16,6 +16,7 @@ from fedkin.clustering.contraction import Groups, diameter
 from fedkin.clustering.convex import check_penalty, solve_fused
 from fedkin.clustering.points import Labels, Points, centred, check_points, in_order_of_appearance
 from fedkin.clustering.recovery import recovery_interval
+from fedkin.threads import one_thread
 
 Array = NDArray[np.float64]
 
@@ -67,13 +68,17 @@ def convex_clustering_path(
     about, mean, unit = centred(array)
     groups = Groups.of_points(about)
     positions = groups.means
+    way = [(0.0, positions)]
     labels: list[Labels] = []
     centers, recovered, gaps, certified = [], [], [], []
     for penalty in grid / unit:
-        fused = solve_fused(about, groups, positions, float(penalty))
-        if not labels or len(fused.groups) < len(groups):
+        with one_thread():
+            fused = solve_fused(about, groups, _ahead(way, penalty), float(penalty))
+        merged = len(fused.groups) < len(groups)
+        if not labels or merged:
             interval = recovery_interval(about, fused.groups.labels)
         groups, positions = fused.groups, fused.positions
+        way = [*way[-1:], (penalty, positions)] if not merged else [(penalty, positions)]
         labels.append(in_order_of_appearance(groups.labels))
         centers.append(unit * positions[groups.labels] + mean)
         gaps.append(fused.gap)
@@ -89,6 +94,18 @@ def convex_clustering_path(
         gaps=np.array(gaps),
         certified=np.array(certified),
     )
+
+
+def _ahead(way: list[tuple[float, Points]], penalty: float) -> Points:
+    """Where the line through the last two positions (n, d) is at the next penalty.
+
+    Between fusions positions move smoothly, so a Newton step fewer is needed than from the last.
+    """
+    after, there = way[-1]
+    before, here = way[0]
+    if not before < after < penalty < np.inf:
+        return there
+    return there + (penalty - after) / (after - before) * (there - here)
 
 
 def penalty_range(points: ArrayLike) -> tuple[float, float]:

@@ -25,7 +25,7 @@ from scipy.linalg.lapack import dpotrf, dpotri, dpotrs
 
 from fedkin.models.gp_rows import Packed, Prepared
 from fedkin.models.kernels import Fast, Form, from_spec
-from fedkin.models.one_thread import one_thread
+from fedkin.threads import one_thread
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]

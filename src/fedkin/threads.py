@@ -1,7 +1,8 @@
 """Linear algebra with one thread while many small matrices are worked on one after another.
 
 LAPACK shares even a 32 x 32 factor out among its threads. They then wait for each other longer than
-they compute, and where cores are busy with other work a thousand times longer.
+they compute, and where cores are busy with other work a thousand times longer. So do thousands of
+short products, whatever their size.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ SMALL = 128
 
 
 @contextmanager
-def one_thread(size: int) -> Iterator[None]:
+def one_thread(size: int = 0) -> Iterator[None]:
     """One thread inside if matrices of this size are small, as many as before afterwards."""
     libraries = _libraries() if size <= SMALL else ()
     many = [(library, n) for library in libraries if (n := library.num_threads) > 1]

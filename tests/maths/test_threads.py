@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedkin.models.one_thread import SMALL, _libraries, one_thread
+from fedkin.threads import SMALL, _libraries, one_thread
 
 
 @pytest.fixture
