@@ -39,13 +39,14 @@ THREADS = (1, 2)
 MOST_SECONDS = 3600
 HOW = """\
 Made by `{command}` in {minutes:.0f} minutes. Each part ran in fresh processes, one for each number
-of threads; works that are compared took turns, and medians are shown. Seconds are CPU seconds with
-one thread and wall seconds with two. *Ratio*: the peer's time over ours. *Bound*: the least time
-this machine needs for the work, from rates measured in the same process (*roofline*: arithmetic at
-the rate of a large matrix product, or the bytes read once), or LAPACK's factor and inverse alone.
-*Distance*: our time over the bound. *Difference*: the largest difference between the peer's result
-and ours. *Promised*: what the plan of the method promised before it was measured. Load of the
-machine at the start (0 is idle): {load:.1f}. Date: {date}.
+of threads; works that are compared took turns, and medians are shown (with two threads works above
+a second ran once). Seconds are CPU seconds with one thread and wall seconds with two. *Ratio*: the
+peer's time over ours. *Bound*: the least time this machine needs for the work, from rates measured
+in the same process (*roofline*: arithmetic at the rate of a large matrix product, or the bytes read
+once), or LAPACK's factor and inverse alone. *Distance*: our time over the bound. *Difference*: the
+largest difference between the peer's result and ours. *Promised*: what the plan of the method
+promised before it was measured. Load of the machine at the start (0 is idle): {load:.1f}. Date:
+{date}.
 """
 
 

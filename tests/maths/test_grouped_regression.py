@@ -29,6 +29,7 @@ from fedkin.models.least_squares import (
     packed_statistics,
     residual_coefficients,
     solve,
+    solve_many,
     unpack,
 )
 from fedkin.protocol import Replies, Roster
@@ -69,6 +70,23 @@ def test_squared_residuals_are_linear_in_the_statistics():
         X, y = clients.client(k)
         expected = ((y - coef @ X.T) ** 2).sum(-1)
         np.testing.assert_allclose(found[..., k], expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("duplicates", [(1e-4, 1.0, 1.0), (0.0, 1e-4, 1.0)])
+def test_many_sites_are_solved_as_one_is(duplicates):
+    """Regular, nearly singular and singular designs together."""
+    rng = np.random.default_rng(0)
+    sites = []
+    for duplicate in duplicates:
+        X = rng.normal(size=(30, 3))
+        X[:, 2] = X[:, 1] + duplicate * X[:, 2]
+        sites.append((X, X @ [1.0, 2.0, 3.0] + rng.normal(size=30)))
+    statistics = packed_statistics(Federation.from_clients(sites), False).T
+    coef, rank = solve_many(statistics)
+    expected, ranks = solve(statistics)
+    np.testing.assert_array_equal(rank, ranks)
+    np.testing.assert_array_equal(rank, [2 if duplicate == 0 else 3 for duplicate in duplicates])
+    np.testing.assert_allclose(coef, expected, rtol=1e-9)
 
 
 def test_solve_is_least_squares_and_least_norm_where_rows_are_few():

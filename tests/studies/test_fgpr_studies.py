@@ -12,7 +12,9 @@ def error(found, method):
 def test_the_exact_optimum_needs_fewer_rounds_and_nothing_comes_below_it(toy):
     found = toy("fgpr-figure-1")
     assert found.estimate("rounds", method="exact").mean <= 20
-    assert (found.where(round=None).column("excess") >= 0).all()
+    excess = found.where(round=None).column("excess")
+    # The exact one stops at a gradient of 1e-5 a row, others may come that much below.
+    assert (excess > -1e-8).all() and (excess[1:] != 0).any()
 
 
 def test_local_steps_come_near_the_optimum_and_restarted_adam_does_not(toy):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedkin.studies import catalogue
-from fedkin.studies.book import write_page
+from fedkin.studies.book import read_study, write_page
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -62,3 +62,18 @@ def test_every_entry_has_our_figure(page):
 def test_every_study_has_its_picture():
     missing = [n for n in catalogue() if not (DOCS / "studies" / f"{n}.png").is_file()]
     assert not missing
+
+
+@pytest.mark.parametrize("name", catalogue())
+def test_the_rows_are_those_of_the_study_as_it_is_now(name):
+    """Every cell and seed of the size that was run, and no other."""
+    study = catalogue()[name]
+    results, facts = read_study(study, DOCS / "studies")
+    size = study.size(facts["size"])
+    names = list(dict.fromkeys(key for cell in size.cells for key in cell))
+    expected = {
+        (*(cell.get(key) for key in names), seed)
+        for cell in size.cells
+        for seed in range(size.replications)
+    }
+    assert {tuple(row.get(key) for key in (*names, "seed")) for row in results.rows} == expected

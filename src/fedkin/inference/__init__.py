@@ -1,4 +1,4 @@
-"""What a fit means: odd sites, rows needed, and (to come) benefit, standard errors, groups."""
+"""What a fit means: odd sites, rows needed."""
 
 from fedkin.inference.odd_sites import odd_by_likelihood
 from fedkin.inference.sample_sizes import RowsNeeded, local_error_constant, rows_needed

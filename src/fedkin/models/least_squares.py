@@ -22,6 +22,8 @@ Floats = NDArray[np.float64]
 # Eigenvalues of a Gram matrix scaled to unit diagonal below this count as zero: a direction the
 # data do not determine. Rounding in the sums alone gives about 1e-15 times d.
 RANK_TOLERANCE = 1e-11
+# A Gram matrix scaled to unit diagonal whose inverse has a smaller trace is far from singular.
+SURELY_REGULAR = 1e4
 # No site has more rows than this; a number beyond it is a lie or an accident.
 MOST_ROWS = 1e12
 # How far, relative to the columns' lengths, rounding may bend statistics that rows did give.
@@ -125,9 +127,7 @@ def solve(statistics: Floats, ridge: float = 0.0) -> tuple[Floats, Floats]:
     worth of unit columns.
     """
     gram, cross, _, n_rows = unpack(statistics)
-    diagonal = np.diagonal(gram, axis1=-2, axis2=-1)
-    scale = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
-    scaled = gram / (scale[..., :, None] * scale[..., None, :])
+    scaled, scale = _unit_diagonal(gram)
     if ridge:
         share = ridge / np.maximum(n_rows, 1.0)
         scaled = scaled + share[..., None, None] * np.eye(gram.shape[-1])
@@ -136,6 +136,32 @@ def solve(statistics: Floats, ridge: float = 0.0) -> tuple[Floats, Floats]:
     inverse = np.where(kept, 1.0 / np.where(kept, values, 1.0), 0.0)
     projected = np.einsum("...ij,...i->...j", vectors, cross / scale)
     return np.einsum("...ij,...j->...i", vectors, inverse * projected) / scale, kept.sum(-1)
+
+
+def solve_many(statistics: Floats) -> tuple[Floats, Floats]:
+    """`solve` for many clients (m, q): by elimination, several times faster, where that is safe.
+
+    The trace of an inverse is at least the reciprocal of the smallest eigenvalue.
+    """
+    gram, cross, _, _ = unpack(statistics)
+    scaled, scale = _unit_diagonal(gram)
+    try:
+        inverse = np.linalg.inv(scaled)
+    except np.linalg.LinAlgError:  # one of them is singular to the last digit
+        return solve(statistics)
+    trace = np.trace(inverse, axis1=-2, axis2=-1)
+    coef = (inverse @ (cross / scale)[..., None])[..., 0] / scale
+    rank = np.full(len(coef), float(coef.shape[-1]))
+    unsure = ~((trace > 0) & (trace < SURELY_REGULAR))
+    coef[unsure], rank[unsure] = solve(statistics[unsure])
+    return coef, rank
+
+
+def _unit_diagonal(gram: Floats) -> tuple[Floats, Floats]:
+    """Gram matrices (..., d, d) of columns of length one, and the lengths (..., d)."""
+    diagonal = np.diagonal(gram, axis1=-2, axis2=-1)
+    scale = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+    return gram / (scale[..., :, None] * scale[..., None, :]), scale
 
 
 def penalised(statistics: Floats, alpha: float, fit_intercept: bool) -> Floats:

@@ -57,7 +57,7 @@ class SquaredLoss:
     def fit(self) -> Floats:
         """Every client's own minimiser (m, d), the shortest one where there are several."""
         penalised = least_squares.penalised(self.statistics, self.alpha, self.fit_intercept)
-        coef, rank = least_squares.solve(penalised)
+        coef, rank = least_squares.solve_many(penalised)
         several = rank < self.n_coefficients
         coef[several] = least_squares.least_norm(penalised[several])
         return coef
