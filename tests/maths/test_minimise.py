@@ -75,6 +75,14 @@ def test_one_far_site_moves_a_robust_average_boundedly():
     assert np.abs(average(spoilt, weights)).max() > 1e4
 
 
+def test_a_claim_of_many_rows_does_not_win_a_robust_average():
+    rng = np.random.default_rng(0)
+    points, weights = rng.normal(size=(30, 2)), np.full(30, 8.0)
+    points[7], weights[7] = 5.0, 1e9
+    for robust in ("trimmed", "median"):
+        assert np.abs(average(points, weights, robust)).max() < 1.0
+
+
 def test_a_clean_federation_is_averaged_in_full():
     points = np.random.default_rng(1).normal(size=(50, 3))
     weights = np.arange(1.0, 51.0)

@@ -22,7 +22,8 @@ Where we differ from the paper
   to .81 and the log score falls from -.9 to -2.0 (shared: .89, -1.6), at the same error.
 - `n_priors`: a mixture of priors over sites, when one prior does not suit all.
 - `robust`: sites' gradients per row are averaged so that no single site can move the prior at
-  will; there is no objective then, so steps are damped instead of searched.
+  will, nor by claiming many rows: none weighs more than three median sites. There is no objective
+  then, so steps are damped instead of searched.
 - A random subset of sites is drawn uniformly and averaged with p_k (the paper: drawn with p_k,
   averaged plainly); both aim at the same point.
 - `mean="constant"` (default): the site's mean is integrated out instead of taken as known,
@@ -45,6 +46,7 @@ from fedkin.algorithms.fgpr_mixture import Mixture, grow_mixture
 from fedkin.algorithms.minimise import Minimum, Seen, minimise_damped
 from fedkin.models.gp_rows import centres_only
 from fedkin.models.kernels import Form, default_spec, form_of
+from fedkin.models.least_squares import MOST_ROWS
 from fedkin.protocol import (
     Algorithm,
     Ask,
@@ -85,7 +87,7 @@ SETTLED = 0.05
 
 # ------------------------------------------------------------------ what leaves a client
 
-ROWS = Field((), "number of rows the site learns from")
+ROWS = Field((), "number of rows the site learns from", bound=MOST_ROWS)
 FEATURES = Field((), "number of features")
 MOMENTS = Field((2,), "mean and standard deviation of the outcome; coarse below 5 rows, 0 of one")
 SPREAD = Field(("d",), "standard deviation of every feature; coarse below 5 rows, 0 of one")
