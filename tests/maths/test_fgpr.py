@@ -137,6 +137,19 @@ def test_a_claim_of_more_rows_than_there_can_be_is_refused(sites):
     assert {(r.site, r.field) for r in found.refusals} == {("site-7", "rows")}
 
 
+@pytest.mark.parametrize("normalize_y", [True, "mean", False])
+@pytest.mark.parametrize("robust", ["trimmed", "median"])
+def test_a_site_in_other_units_moves_a_robust_population_boundedly(normalize_y, robust):
+    data = make_gaussian_sites(30, 8).federation
+    spoilt = replace(data, y=np.where(data.owner == 0, 1e6, 1.0) * data.y)
+    model = FGPR(robust=robust, normalize_y=normalize_y, personalise="posterior")
+    found = []
+    for one in (data, spoilt):
+        mean, std = model.fit(one).predict([[0.5]], "new", return_std=True)
+        found.append(np.concatenate([model.theta_[0], mean, np.log(std)]))
+    assert np.abs(found[1] - found[0]).max() < 0.3
+
+
 def test_without_bad_sites_trimming_changes_nothing(sites, exact):
     found = run(sites, robust="trimmed", tol=1e-7).result["theta"]
     np.testing.assert_allclose(found, run(sites, tol=1e-7).result["theta"], atol=1e-4)

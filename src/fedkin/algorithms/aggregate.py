@@ -43,6 +43,15 @@ def capped(weights: Floats) -> Floats:
     return np.minimum(weights, MOST_WEIGHT * float(np.median(weights[used])))
 
 
+def weighted_median(values: Floats, weights: Floats) -> float:
+    """The value (m,) with half the weight on either side; between two, their mean."""
+    order = np.argsort(values, kind="stable")
+    values, reached = values[order], np.cumsum(weights[order])
+    half = 0.5 * reached[-1]
+    low, high = (int(np.searchsorted(reached, half, side)) for side in ("left", "right"))
+    return 0.5 * float(values[low] + values[min(high, len(values) - 1)])
+
+
 def _spread(points: Floats) -> Floats:
     """Median absolute deviation of every coordinate; 1 where half the sites agree."""
     spread = np.median(np.abs(points - np.median(points, axis=0)), axis=0)

@@ -22,8 +22,9 @@ Where we differ from the paper
   to .81 and the log score falls from -.9 to -2.0 (shared: .89, -1.6), at the same error.
 - `n_priors`: a mixture of priors over sites, when one prior does not suit all.
 - `robust`: sites' gradients per row are averaged so that no single site can move the prior at
-  will, nor by claiming many rows: none weighs more than three median sites. There is no objective
-  then, so steps are damped instead of searched.
+  will, nor by claiming many rows: none weighs more than three median sites. The population's
+  location and scale, and with them the default kernel, are medians over sites. There is no
+  objective then, so steps are damped instead of searched.
 - A random subset of sites is drawn uniformly and averaged with p_k (the paper: drawn with p_k,
   averaged plainly); both aim at the same point.
 - `mean="constant"` (default): the site's mean is integrated out instead of taken as known,
@@ -41,7 +42,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkin.algorithms import fgpr_sites as sites
-from fedkin.algorithms.aggregate import average
+from fedkin.algorithms.aggregate import average, capped, weighted_median
 from fedkin.algorithms.fgpr_mixture import Mixture, grow_mixture
 from fedkin.algorithms.minimise import Minimum, Seen, minimise_damped
 from fedkin.models.gp_rows import centres_only
@@ -84,6 +85,8 @@ DEFAULTS: dict[str, Any] = {
 }
 # Local steps count as settled when a round moves no log-parameter by more than this.
 SETTLED = 0.05
+# Median of a squared standard normal: turns medians of squares into variances.
+MEDIAN_SQUARE = 0.45493642311957305
 
 # ------------------------------------------------------------------ what leaves a client
 
@@ -157,24 +160,37 @@ def _population(replies: Replies, n_clients: int, settings: Settings) -> Populat
     d = int(np.median(replies["features"]))
     told = replies["spread"][replies["spread"].any(axis=1)]
     spread = np.median(told, axis=0) if len(told) else np.ones(d)
-    outcome = _typical_outcome(replies, settings["normalize_y"], settings["mean"])
+    outcome = _typical_outcome(replies, settings)
     spec = settings["kernel"] or default_spec(spread, outcome.variance)
     return Population(rows, form_of(spec, d), spread, outcome)
 
 
-def _typical_outcome(replies: Replies, normalize_y: Any, mean_function: str) -> Outcome:
+def _typical_outcome(replies: Replies, settings: Settings) -> Outcome:
     mean, deviation = replies["moments"].T
     known = (deviation > 0) & (replies["rows"] > 0)
     if not known.any():
         return Outcome(0.0, 1.0, 0.0, 1.0)
-    share = replies["rows"][known] / replies["rows"][known].sum()
-    location, within = float(share @ mean[known]), float(share @ deviation[known] ** 2)
-    between = float(share @ (mean[known] - location) ** 2)
-    if normalize_y is True:
+    moments_of = _moments if settings["robust"] is False else _median_moments
+    location, within, between = moments_of(mean[known], deviation[known], replies["rows"][known])
+    if settings["normalize_y"] is True:
         return Outcome(location, within**0.5, between, 1.0)
-    if centres_only(normalize_y, mean_function):
+    if centres_only(settings["normalize_y"], settings["mean"]):
         return Outcome(location, 1.0, between, within)
     return Outcome(0.0, 1.0, 0.0, within + between + location**2)
+
+
+def _moments(mean: Floats, deviation: Floats, rows: Floats) -> tuple[float, float, float]:
+    """Location, variance within sites and between them, (m,) to one site of the population."""
+    share = rows / rows.sum()
+    location, within = float(share @ mean), float(share @ deviation**2)
+    return location, within, float(share @ (mean - location) ** 2)
+
+
+def _median_moments(mean: Floats, deviation: Floats, rows: Floats) -> tuple[float, float, float]:
+    """The same by medians, which no single site moves at will."""
+    weights = capped(rows)
+    location, within = weighted_median(mean, weights), weighted_median(deviation**2, weights)
+    return location, within, weighted_median((mean - location) ** 2, weights) / MEDIAN_SQUARE
 
 
 def _start(form: Form, init: Any) -> Floats:

@@ -63,7 +63,8 @@ class FGPR(CurveEstimator):
         (near 10) or "constant"; scaling "rows" or "theory" (the scale's gradient over 3 log M).
     robust : False, "trimmed" or "median"
         How sites' gradients per row are averaged; "trimmed" leaves out sites far from the rest;
-        "median" withstands more liars but aims elsewhere (a quarter off at 8 rows a site).
+        "median" withstands more liars but aims elsewhere (a quarter off at 8 rows a site). With
+        both, the population's location and scale are medians over sites.
     max_rounds, tol, fraction, random_state, engine
         `tol` is the largest entry of the gradient per row. With `fraction` below 1 the exact
         optimiser takes damped steps; "sgd" is then the better choice.
