@@ -58,6 +58,21 @@ def test_odd_sites_are_coped_with(model):
     assert str(model.summary())
 
 
+@pytest.mark.parametrize("place", ["a", "b-and-a-half", "z"])
+@pytest.mark.parametrize("unit", [1.0, 1e-4])
+def test_an_empty_site_does_not_change_the_frame_of_the_averaged_curve(place, unit):
+    clients = {
+        "b": (unit * np.array([[3.0], [4.0]]), np.array([1.0, 2.0])),
+        "c": (unit * np.array([[0.0], [1.0], [50.0]]), np.array([0.0, 2.0, 1.0])),
+    }
+    model = FedAvgPolynomial(1, max_rounds=2)
+    frame = model.fit(Federation.from_clients(clients))._frame
+    clients[place] = (np.empty((0, 1)), np.empty(0))
+    np.testing.assert_array_equal(model.fit(Federation.from_clients(clients))._frame, frame)
+    farthest = np.abs(50.0 * unit - frame[0, 0])
+    assert farthest <= frame[1, 0] <= 2.0 * farthest
+
+
 @every_model
 def test_one_client_is_enough(model):
     X, y = make_gaussian_sites(1, 12).federation.client(0)

@@ -97,10 +97,10 @@ def _describe(clients, cache, settings, common, personal, memory, keys):
 
 
 def _reach(clients, cache, settings, common, personal, memory, keys):
+    full = clients.sizes > 0
     distance = np.abs(clients.X - common["centre"])
-    starts = np.minimum(clients.offsets[:-1], max(len(distance) - 1, 0))
-    largest = np.maximum.reduceat(distance, starts, axis=0)
-    largest[clients.sizes == 0] = 0.0
+    largest = np.zeros((len(clients), clients.n_features))
+    largest[full] = np.maximum.reduceat(distance, clients.offsets[:-1][full], axis=0)
     return {"reach": half_octaves(largest, np.ceil)}, memory
 
 
