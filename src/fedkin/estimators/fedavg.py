@@ -85,21 +85,30 @@ class _FedAvgCurve(CurveEstimator):
         self.n_features_in_ = self._frame.shape[1]
         self.converged_ = bool(result["converged"])
         self.history_ = {"error": result["history_error"]}
-        self._units: dict[str, tuple[float, float]] = {}
+        self._units: dict[str, tuple[float, float, float]] = {}
         if federation is not None:
             self._learn_units(federation)
 
     def _learn_units(self, clients: Federation) -> None:
-        location, scale, _ = standardisation(clients, self.normalize_y)
-        self._units |= {n: (location[k], scale[k]) for k, n in enumerate(clients.names)}
+        """Location and scale of sites with rows, and the rows by which they speak for others."""
+        location, scale, varies = standardisation(clients, self.normalize_y)
+        rows = np.where(varies, clients.sizes, 0)
+        for k in np.flatnonzero(clients.sizes):
+            self._units[clients.names[k]] = (location[k], scale[k], rows[k])
+
+    def _typical_units(self) -> np.ndarray:
+        """Location and scale of a site that is not known."""
+        units = np.array(list(self._units.values()) or [(0.0, 1.0, 1.0)])
+        rows = units[:, 2] if units[:, 2].any() else None
+        return np.average(units[:, :2], axis=0, weights=rows)
 
     @abstractmethod
     def _values(self, Z: np.ndarray) -> np.ndarray:
         """Expected standardised outcomes at standardised rows."""
 
     def _curve(self, name: str) -> Independent:
-        units = np.array(list(self._units.values()) or [(0.0, 1.0)])
-        location, scale = self._units.get(name, units.mean(axis=0))
+        known = name in self._units
+        location, scale = self._units[name][:2] if known else self._typical_units()
 
         def moments(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             mean = self._values((X - self._frame[0]) / self._frame[1])

@@ -105,6 +105,7 @@ class PooledGP(_GPRival):
     """
 
     _private = (*FGPR._private, "_pool", "_units", "_typical")
+    _units: dict[str, tuple[float, float]]
 
     def fit(self, X=None, y=None, groups=None):
         """Fit to sites; they must be in this process."""
@@ -114,17 +115,26 @@ class PooledGP(_GPRival):
         self._check_data(federation)
         if federation is None:
             raise ValueError("PooledGP needs the rows of all sites in this process")
-        location, scale, _ = standardisation(federation, self.normalize_y)
+        location, scale, varies = standardisation(federation, self.normalize_y)
         owner = federation.owner
         outcome = (federation.y - location[owner]) / scale[owner]
         pool = Federation.from_clients({POOL: (federation.X, outcome)})
         settings = {**self._settings(), "normalize_y": False, "personalise": "posterior"}
         self._read(self._run(ALGORITHM, settings, pool), pool)
         self._pool = self._conditioned(pool, self.theta_, self.weights_, normalize_y=False)
-        self._units = {n: (location[k], scale[k]) for k, n in enumerate(federation.names)}
-        self._typical = (float(location.mean()), float(np.sqrt(np.mean(scale**2))))
+        self._units = {}
+        self._learn_units(federation)
+        # A site whose outcome does not vary has no scale to speak of, as in FGPR.
+        rows = np.where(varies, federation.sizes, 0) if varies.any() else federation.sizes
+        share = rows / rows.sum()
+        self._typical = (float(share @ location), float(np.sqrt(share @ scale**2)))
         self.client_names_ = np.array(federation.names, dtype=object)
         return self
+
+    def _learn_units(self, clients: Federation) -> None:
+        location, scale, _ = standardisation(clients, self.normalize_y)
+        for k in np.flatnonzero(clients.sizes):
+            self._units[clients.names[k]] = (location[k], scale[k])
 
     def _curve(self, name: str) -> Rescaled:
         return Rescaled(self._pool, *self._units.get(name, self._typical))
@@ -132,15 +142,14 @@ class PooledGP(_GPRival):
     def adapt(self, X, y=None, groups=None):
         """Learn the units of new sites."""
         check_is_fitted(self)
-        clients = self._new_rows(X, y, groups)
-        location, scale, _ = standardisation(clients, self.normalize_y)
-        self._units |= {n: (location[k], scale[k]) for k, n in enumerate(clients.names)}
+        self._learn_units(self._new_rows(X, y, groups))
         return self
 
     def summary(self) -> Summary:
         """The pooled fit as tables."""
         check_is_fitted(self)
-        sites = {"site": self.client_names_, "units": [self._units[n] for n in self.client_names_]}
+        units = [self._units.get(name, self._typical) for name in self.client_names_]
+        sites = {"site": self.client_names_, "units": units}
         tables = {"priors": prior_table(self), "sites": Table(sites, "Location and scale")}
         title = f"PooledGP: {len(self.client_names_)} sites as one"
         return Summary(title, tables, [SHARED])
