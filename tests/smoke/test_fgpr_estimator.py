@@ -4,10 +4,11 @@ import warnings
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF, RationalQuadratic, WhiteKernel
 from sklearn.utils.estimator_checks import check_estimator
 
-from fedkin.datasets import make_gaussian_sites
+from fedkin.datasets import make_gaussian_sites, two_kinds_of_priors
 from fedkin.estimators import FGPR, FedAvgNetwork, FedAvgPolynomial, LocalGP, PooledGP
 from fedkin.estimators.fgpr import WrongTargetWarning
 from fedkin.report import page
@@ -70,6 +71,37 @@ def test_an_array_of_log_parameters_is_a_start():
     again = FGPR(personalise="posterior", init=first.theta_[0]).fit(data)
     assert len(again.history_["value"]) == 1
     np.testing.assert_array_equal(first.theta_, again.theta_)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        FGPR(),
+        FGPR(optimizer="sgd"),
+        FGPR(robust="trimmed"),
+        FGPR(n_priors=2),
+        FGPR(n_priors=None),
+        LocalGP(),
+        PooledGP(),
+    ],
+    ids=str,
+)
+def test_parameters_of_a_fit_are_a_start(model):
+    data = make_gaussian_sites(10, 8, random_state=1).federation
+    first = model.fit(data).theta_
+    again = clone(model).set_params(init=first).fit(data)
+    np.testing.assert_allclose(again.theta_, first, atol=0.05)
+
+
+def test_two_priors_begin_where_they_are_told_to():
+    data = make_gaussian_sites(20, 12, two_kinds_of_priors(), random_state=1).federation
+    settings = {"n_priors": 2, "normalize_y": False, "personalise": "posterior"}
+    first = FGPR(**settings).fit(data)
+    again = FGPR(**settings, init=first.theta_).fit(data)
+    np.testing.assert_allclose(again.theta_, first.theta_, atol=0.01)
+    assert again.n_rounds_ < first.n_rounds_ and len(again.choice_["bic"]) == 1
+    grown = FGPR(**settings, init=first.theta_[:1]).fit(data)
+    assert grown.n_priors_ == 2
 
 
 def test_restarted_adam_warns():

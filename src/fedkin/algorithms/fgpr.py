@@ -134,13 +134,13 @@ def program(roster: Roster, settings: Settings) -> Program:
     """Describe, find the prior or priors, let every site settle."""
     replies = yield Ask("describe", note="sizes and spreads")
     population = _population(replies, len(roster), settings)
-    start = _start(population.form, settings["init"])
-    if settings["optimizer"] == "none" or not len(start):
-        mixture = Mixture.of(start)
+    start = _start(population.form, settings)
+    if settings["optimizer"] == "none" or not start.size:
+        mixture = Mixture.of(start[0])
     elif settings["optimizer"] != "exact":
-        mixture = yield from _by_local_steps(population, start, settings)
+        mixture = yield from _by_local_steps(population, start[0], settings)
     elif settings["robust"] is not False or settings["fraction"] < 1.0:
-        found = yield from _by_damped_steps(population, start, settings)
+        found = yield from _by_damped_steps(population, start[0], settings)
         mixture = Mixture.of_search(found)
     else:
         mixture = yield from grow_mixture(start, population.form, settings)
@@ -193,17 +193,22 @@ def _median_moments(mean: Floats, deviation: Floats, rows: Floats) -> tuple[floa
     return location, within, weighted_median((mean - location) ** 2, weights) / MEDIAN_SQUARE
 
 
-def _start(form: Form, init: Any) -> Floats:
+def _start(form: Form, settings: Settings) -> Floats:
+    """The priors (k, p) to begin with: the kernel's, or those given."""
+    init, most = settings["init"], settings["n_priors"] or settings["max_priors"]
     if isinstance(init, str):
-        return form.start
+        return form.start[None]
     given = np.asarray(init, dtype=np.float64)
-    if given.shape != form.start.shape:
+    start = np.atleast_2d(given)
+    if start.ndim > 2 or start.shape[1] != len(form.start) or not 1 <= len(start) <= most:
+        rows = "a row" if most == 1 else f"up to {most} rows"
         raise ValueError(
-            f"init has shape {given.shape}; the kernel has {len(form.start)} free log-parameters"
+            f"init has shape {given.shape}; the kernel has {len(form.start)} free log-parameters: "
+            f"give them as an array ({len(form.start)},) or as {rows} of a table"
         )
-    if not np.isfinite(given).all():
+    if not np.isfinite(start).all():
         raise ValueError("init has entries that are not finite; it holds logarithms")
-    return given
+    return start
 
 
 def _by_damped_steps(population: Population, start: Floats, settings: Settings) -> Server:

@@ -57,7 +57,9 @@ class FGPR(CurveEstimator):
     max_points : int
         Larger sites are trained on random pieces of this size and predicted from the nearest
         rows (`large_sites="neighbours"`) or a random subset ("subset").
-    init : "auto" or array (p,) of log hyper-parameters in the kernel's order
+    init : "auto" or array (p,) or (k, p) of log hyper-parameters in the kernel's order
+        A start for each of k priors, such as `theta_` of another fit; priors beyond these are
+        found beside them.
     local_steps, batch_size, learning_rate, schedule, gradient_scaling
         For local steps; schedule "cosine", "inverse-sqrt" (learning rate near 1), "inverse"
         (near 10) or "constant"; scaling "rows" or "theory" (the scale's gradient over 3 log M).
