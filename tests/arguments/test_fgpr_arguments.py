@@ -1,5 +1,7 @@
 """Wrong arguments of FGPR and its rivals are named with their remedy."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -15,6 +17,8 @@ from fedkin.estimators import (
     PooledGP,
 )
 from fedkin.federation import Federation
+from fedkin.frames import FederationError
+from fedkin.report.curve_plots import calibration
 
 EVERY = [FGPR, LocalGP, PooledGP, FedAvgPolynomial, FedAvgNetwork, CoKriging]
 
@@ -50,6 +54,9 @@ def sites():
         ({"max_rounds": True}, "max_rounds must be a whole number"),
         ({"learning_rate": -1.0}, "learning_rate must be above 0"),
         ({"tol": 0.0}, "tol must be above 0"),
+        ({"tol": "x"}, "tol must be a number, not 'x'"),
+        ({"learning_rate": None}, "learning_rate must be a number"),
+        ({"fraction": "half"}, "fraction must be a number"),
     ],
     ids=str,
 )
@@ -69,6 +76,23 @@ def test_outcomes_must_be_as_many_as_rows(sites):
     for ask in (model.evaluate, model.log_predictive_density, model.score):
         with pytest.raises(ValueError, match="2 outcomes for 3 rows"):
             ask(np.zeros((3, 1)), [1.0, 2.0], "site-1")
+
+
+def test_outcomes_that_are_no_numbers_are_refused_by_site(sites):
+    model, y = FGPR(personalise="posterior").fit(sites), sites.y.copy()
+    y[8:10] = np.nan
+    names, spoilt = np.array(sites.names)[sites.owner], replace(sites, y=y)
+    said = "site 'site-2': target 'y' has 2 of 8 values missing; drop or impute them"
+    for ask in (model.evaluate, model.log_predictive_density, model.score):
+        for given in ((spoilt,), (sites.X, y, names), (sites, y)):
+            with pytest.raises(FederationError, match=said):
+                ask(*given)
+        with pytest.raises(FederationError, match="has 2 of 32 values missing"):
+            ask(sites.X, y)
+        with pytest.raises(FederationError, match="1 of 1 values infinite"):
+            ask([[0.5]], [np.inf], "site-1")
+    with pytest.raises(FederationError, match=said):
+        calibration(model, spoilt)
 
 
 def test_at_least_one_sample_is_drawn(sites):

@@ -5,6 +5,7 @@ import pytest
 
 from fedkin.datasets import make_gaussian_sites
 from fedkin.estimators import FGPR
+from fedkin.federation import Federation
 from fedkin.report import curve_plots
 
 
@@ -20,6 +21,14 @@ def test_bands_are_drawn_over_the_data(fitted):
     assert axes.get_title() == "site-3" and len(axes.lines[1].get_xdata()) == 12
     with pytest.raises(ValueError, match="no site 'x'"):
         curve_plots.posterior_bands(model, sites.federation, "x")
+
+
+def test_sites_with_numbers_for_names_are_drawn(fitted):
+    _, sites = fitted
+    data = Federation.from_clients({k: sites.federation.client(k) for k in range(3)})
+    model = FGPR(personalise="posterior").fit(data)
+    for name in (0, 0.0, np.int64(0), "0"):
+        assert curve_plots.posterior_bands(model, data, name).get_title() == "0"
 
 
 def test_prior_samples_are_as_many_as_asked_for(fitted):

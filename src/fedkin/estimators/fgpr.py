@@ -13,7 +13,7 @@ from fedkin.algorithms.fgpr import FGPR as ALGORITHM
 from fedkin.algorithms.fgpr_mixture import expectation
 from fedkin.algorithms.fgpr_sites import PERSONAL_SPREAD
 from fedkin.estimators.base import check_choice, check_count
-from fedkin.estimators.curves import Curve, CurveEstimator
+from fedkin.estimators.curves import Curve, CurveEstimator, check_fraction, check_positive
 from fedkin.estimators.fgpr_account import summary_of
 from fedkin.estimators.shared_prior import load_prior, save_prior
 from fedkin.federation import Federation
@@ -166,10 +166,8 @@ class FGPR(CurveEstimator):
         for name in ("max_priors", "max_points", "local_steps", "batch_size", "max_rounds"):
             check_count(name, getattr(self, name))
         for name in ("learning_rate", "tol"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
-        if not 0 < self.fraction <= 1:
-            raise ValueError(f"fraction must be above 0 and at most 1, not {self.fraction}")
+            check_positive(name, getattr(self, name))
+        check_fraction(self.fraction)
         if self.n_priors is not None:
             check_count("n_priors", self.n_priors)
         plain = self.optimizer == "exact" and self.robust is False and self.fraction == 1

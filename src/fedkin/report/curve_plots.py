@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from fedkin.estimators import FGPR
-from fedkin.estimators.curves import CurveEstimator
+from fedkin.estimators.curves import CurveEstimator, outcomes_of
 from fedkin.federation import Federation
+from fedkin.names import canonical_name
 
 # Points of a drawn curve.
 GRID = 200
@@ -31,15 +32,16 @@ def _axes(axes: Any, **size: Any) -> Any:
 def posterior_bands(
     model: CurveEstimator,
     data: Federation,
-    site: str,
+    site: Any,
     axes: Any = None,
     over: tuple[float, float] | None = None,
 ) -> Any:
     """Mean and 95 % band of one site over its rows (one feature), or over the range `over`."""
     if data.n_features != 1:
         raise ValueError(f"a band needs one feature, the data have {data.n_features}")
+    site = canonical_name(site)
     if site not in data.names:
-        raise ValueError(f"there is no site {site!r} in the data")
+        raise ValueError(f"there is no site {site!r} in the data; its first is {data.names[0]!r}")
     axes = _axes(axes)
     X, y = data.client(data.names.index(site))
     if over is None:
@@ -86,11 +88,9 @@ def calibration(model: CurveEstimator, data: Federation, axes: Any = None) -> An
     """Share of held-out outcomes inside central intervals against what was promised."""
     from scipy.special import ndtri
 
-    if data.y is None:
-        raise ValueError("calibration needs held-out outcomes y")
-    axes = _axes(axes)
     mean, std = model.predict(data, return_std=True)
-    distance = np.abs(data.y - mean) / std
+    distance = np.abs(outcomes_of(data, None, np.array(data.names)[data.owner]) - mean) / std
+    axes = _axes(axes)
     inside = [np.mean(distance <= ndtri(0.5 + 0.5 * level)) for level in LEVELS]
     axes.plot([0, 1], [0, 1], "k:", lw=1)
     axes.plot(LEVELS, inside, "o-", ms=3)
