@@ -49,6 +49,15 @@ def test_fitted_attributes_and_summary():
 
 
 @pytest.mark.parametrize("family", [FGPR, LocalGP, PooledGP])
+def test_what_is_known_of_sites_has_an_entry_for_each(family):
+    data = make_gaussian_sites(4, 8, random_state=1).federation
+    model = family().fit(data)
+    assert tuple(model.client_names_) == tuple(model.site_kernels_) == data.names
+    for array in (model.own_, model.labels_, model.responsibilities_, model.jitter_):
+        assert len(array) == 4
+
+
+@pytest.mark.parametrize("family", [FGPR, LocalGP, PooledGP])
 def test_any_kernel_of_scikit_learn_will_do(family):
     data = make_gaussian_sites(5, 10, random_state=1).federation
     kernel = RBF(0.5) * RationalQuadratic(1.0) + WhiteKernel(0.5)

@@ -12,7 +12,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from fedkin.estimators.base import NOBODY, ONLY_SITE, FederatedEstimator, check_count
+from fedkin.estimators.base import NOBODY, ONLY_SITE, FederatedEstimator, check_choice, check_count
 from fedkin.federation import Federation
 from fedkin.tables import Table
 
@@ -35,6 +35,8 @@ class Curve(Protocol):
 
 class CurveEstimator(RegressorMixin, FederatedEstimator, ABC):
     """Common ground; subclasses give the curve of a site by name, known or not."""
+
+    _plots: tuple[str, ...] = ("bands", "calibration")
 
     @abstractmethod
     def _curve(self, name: str) -> Curve:
@@ -98,6 +100,19 @@ class CurveEstimator(RegressorMixin, FederatedEstimator, ABC):
         predicted = self.predict(X, groups)
         _, names = self._rows_and_sites(X, groups)
         return r2_score(outcomes_of(X, y, names), predicted, sample_weight=sample_weight)
+
+    def plot(self, kind="bands", ax=None, *, data=None, site=None):
+        """Draw "bands" (a site's curve) or "calibration"; Gaussian processes with a shared prior
+        also "samples" (of that prior) and "convergence".
+
+        `data` is a Federation, None for the rows of the fit; `site` is the one whose band is
+        drawn, None for the largest.
+        """
+        check_is_fitted(self)
+        check_choice("kind", kind, self._plots)
+        from fedkin.estimators import curve_plots
+
+        return curve_plots.plot(self, kind, ax, data, site)
 
     def _new_rows(self, X: Any, y: Any, groups: Any) -> Federation:
         """Rows of sites given to `adapt`."""

@@ -81,6 +81,7 @@ class FGPR(CurveEstimator):
     the shared priors given its own rows.
     """
 
+    _plots: tuple[str, ...] = ("bands", "samples", "convergence", "calibration")
     _private: tuple[str, ...] = (
         "_position",
         "_form",

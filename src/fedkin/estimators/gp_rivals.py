@@ -75,6 +75,8 @@ class LocalGP(_GPRival):
     Parameters and attributes as in `FGPR`; `kernel_` is the start, `site_kernels_` the fits.
     """
 
+    _plots = CurveEstimator._plots
+
     def _settings(self) -> dict[str, Any]:
         return {**super()._settings(), "optimizer": "none", "personalise": "own"}
 
@@ -128,8 +130,17 @@ class PooledGP(_GPRival):
         rows = np.where(varies, federation.sizes, 0) if varies.any() else federation.sizes
         share = rows / rows.sum()
         self._typical = (float(share @ location), float(np.sqrt(share @ scale**2)))
-        self.client_names_ = np.array(federation.names, dtype=object)
+        self._spread_over_sites(federation)
         return self
+
+    def _spread_over_sites(self, federation: Federation) -> None:
+        """What was learnt of the pool holds at every site."""
+        m = federation.n_clients
+        self._data, self.client_names_ = federation, np.array(federation.names, dtype=object)
+        self._position = {name: k for k, name in enumerate(federation.names)}
+        for name in ("own_", "labels_", "responsibilities_", "jitter_"):
+            setattr(self, name, np.repeat(getattr(self, name), m, axis=0))
+        self.site_kernels_ = dict.fromkeys(federation.names, self.kernel_)
 
     def _learn_units(self, clients: Federation) -> None:
         location, scale, _ = standardisation(clients, self.normalize_y)
