@@ -126,6 +126,35 @@ def test_levels_must_name_every_site(sites):
         CoKriging().fit(sites).predict([[0.5]], ["elsewhere"])
 
 
+def test_co_kriging_keeps_to_the_levels_of_its_fit(sites):
+    model = CoKriging().fit(sites)
+    X, y = sites.client(0)
+    said = "site 'new': co-kriging knows the levels 'site-1', .*; fit again with the site's rows"
+    with pytest.raises(ValueError, match=said):
+        model.predict(X, "new")
+    with pytest.raises(ValueError, match=said):
+        model.adapt(X, y, np.full(len(X), "new"))
+    with pytest.raises(ValueError, match="co-kriging needs groups"):
+        model.predict(X)
+    with pytest.raises(ValueError, match="normalize_y must be one of"):
+        CoKriging(normalize_y="x").fit(sites)
+
+
+@pytest.mark.parametrize("place", ["a", "site-2-and-a-half", "z"])
+def test_co_kriging_refuses_a_level_without_rows(sites, place):
+    clients = {name: sites.client(k) for k, name in enumerate(sites.names)}
+    clients[place] = (np.empty((0, 1)), np.empty(0))
+    with pytest.raises(FederationError, match=f"site '{place}': has no rows; .* leave the site"):
+        CoKriging().fit(Federation.from_clients(clients))
+
+
+def test_levels_may_be_numbers(sites):
+    data = Federation.from_clients({k: sites.client(k) for k in range(3)})
+    one = CoKriging(levels=[2.0, 1.0, 0.0]).fit(data)
+    other = CoKriging(levels=["2", "1", "0"]).fit(data)
+    np.testing.assert_array_equal(one.predict([[0.5]], "0"), other.predict([[0.5]], "0"))
+
+
 def test_unknown_functions_and_axes_are_named():
     with pytest.raises(ValueError, match="there are currin"):
         make_multi_fidelity("ackley")

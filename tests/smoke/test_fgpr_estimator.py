@@ -9,8 +9,9 @@ from sklearn.gaussian_process.kernels import RBF, RationalQuadratic, WhiteKernel
 from sklearn.utils.estimator_checks import check_estimator
 
 from fedkin.datasets import make_gaussian_sites, two_kinds_of_priors
-from fedkin.estimators import FGPR, FedAvgNetwork, FedAvgPolynomial, LocalGP, PooledGP
+from fedkin.estimators import FGPR, CoKriging, FedAvgNetwork, FedAvgPolynomial, LocalGP, PooledGP
 from fedkin.estimators.fgpr import WrongTargetWarning
+from fedkin.models import cokriging
 from fedkin.report import page
 
 GRID = np.linspace(0, 1, 7)[:, None]
@@ -111,6 +112,16 @@ def test_two_priors_begin_where_they_are_told_to():
     assert again.n_rounds_ < first.n_rounds_ and len(again.choice_["bic"]) == 1
     grown = FGPR(**settings, init=first.theta_[:1]).fit(data)
     assert grown.n_priors_ == 2
+
+
+def test_co_kriging_tells_of_its_search(monkeypatch):
+    data = make_gaussian_sites(3, 8, random_state=1).federation
+    model = CoKriging().fit(data)
+    values = model.history_["value"]
+    assert model.converged_ and len(values) > 2 and values.min() < values[0]
+    assert model.refusals_ == () and model.n_rounds_ == 0
+    monkeypatch.setattr(cokriging, "MOST_STEPS", 1)
+    assert not model.fit(data).converged_ and "not come to its end" in str(model.summary())
 
 
 def test_restarted_adam_warns():

@@ -9,13 +9,16 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedkin.algorithms.fgpr import FGPR as ALGORITHM
 from fedkin.algorithms.fgpr_sites import fit_personal
+from fedkin.estimators.base import NOBODY, check_choice
 from fedkin.estimators.curves import CurveEstimator
 from fedkin.estimators.fgpr import FGPR
 from fedkin.estimators.fgpr_account import prior_table
 from fedkin.federation import Federation
+from fedkin.frames import FederationError, Finding
 from fedkin.models.cokriging import fit_cokriging
 from fedkin.models.gp_posterior import Independent, Rescaled
 from fedkin.models.gp_rows import prepare, standardisation
+from fedkin.names import canonical_name
 from fedkin.protocol import Traffic
 from fedkin.tables import Summary, Table
 
@@ -189,13 +192,11 @@ class CoKriging(CurveEstimator):
     def fit(self, X=None, y=None, groups=None):
         """Fit to sites; they must be in this process."""
         self._forget()
+        check_choice("normalize_y", self.normalize_y, (True, "mean", False))
         federation = self._federation(X, y, groups)
         if federation is None or federation.y is None:
             raise ValueError("CoKriging needs the rows of all sites, with outcomes y")
-        names = list(federation.names if self.levels is None else map(str, self.levels))
-        if sorted(names) != sorted(federation.names):
-            raise ValueError(f"levels must name every site once: {', '.join(federation.names)}")
-        place = np.array([names.index(name) for name in federation.names])
+        place = self._places(federation)
         location, scale, _ = standardisation(federation, self.normalize_y)
         owner = federation.owner
         outcome = (federation.y - location[owner]) / scale[owner]
@@ -205,13 +206,40 @@ class CoKriging(CurveEstimator):
             n: (int(place[k]), location[k], scale[k]) for k, n in enumerate(federation.names)
         }
         self.client_names_ = np.array(federation.names, dtype=object)
-        self.converged_, self.n_rounds_, self.traffic_ = True, 0, Traffic()
+        self.converged_, self.history_ = self.model_.converged, {"value": self.model_.values}
+        self.n_rounds_, self.traffic_, self.refusals_, self.dropped_ = 0, Traffic(), (), ()
         return self
 
+    def _places(self, federation: Federation) -> np.ndarray:
+        """The level of every site; each must have rows."""
+        names = list(federation.names)
+        if self.levels is not None:
+            names = [canonical_name(name) for name in self.levels]
+        if sorted(names) != sorted(federation.names):
+            raise ValueError(f"levels must name every site once: {', '.join(federation.names)}")
+        remedy = "a level of co-kriging needs some: give it rows or leave the site out"
+        empty = [federation.names[k] for k in np.flatnonzero(federation.sizes == 0)]
+        if empty:
+            raise FederationError([Finding("error", n, "has no rows", remedy) for n in empty])
+        return np.array([names.index(name) for name in federation.names])
+
+    def adapt(self, X, y=None, groups=None):
+        """Not for co-kriging: its levels are fixed by the fit."""
+        check_is_fitted(self)
+        raise ValueError(self._levels_are_fixed(self._new_rows(X, y, groups).names[0]))
+
+    def _levels_are_fixed(self, name: str) -> str:
+        known = ", ".join(repr(one) for one in self._units)
+        return (
+            f"site {name!r}: co-kriging knows the levels {known} as they were in the fit; fit "
+            "again with the site's rows, and with its place in levels"
+        )
+
     def _curve(self, name: str) -> Independent:
+        if name == NOBODY:
+            raise ValueError("co-kriging needs groups: the name of the site of each row")
         if name not in self._units:
-            known = ", ".join(repr(one) for one in self._units)
-            raise ValueError(f"co-kriging knows the levels {known}, not {name!r}")
+            raise ValueError(self._levels_are_fixed(name))
         level, location, scale = self._units[name]
 
         def moments(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -232,4 +260,5 @@ class CoKriging(CurveEstimator):
             "noise": np.exp(theta[:, -1]),
         }
         title = f"CoKriging: {len(theta)} levels"
-        return Summary(title, {"levels": Table(levels, "Levels")}, [SHARED])
+        notes = [SHARED] if self.converged_ else [SHARED, "The search did not come to its end."]
+        return Summary(title, {"levels": Table(levels, "Levels")}, notes)
