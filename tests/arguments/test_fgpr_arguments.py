@@ -113,10 +113,27 @@ def test_estimators_clone_and_repeat_their_parameters(family):
     assert clone(model).get_params() == model.get_params()
 
 
-@pytest.mark.parametrize("family", [FedAvgPolynomial, FedAvgNetwork])
-def test_sizes_are_positive(family, sites):
-    with pytest.raises(ValueError, match="must be at least 1 or None"):
-        family(0).fit(sites)
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (FedAvgPolynomial(0), "degree must be at least 1"),
+        (FedAvgPolynomial(2.5), "degree must be a whole number"),
+        (FedAvgPolynomial(fraction=0), "fraction must be above 0"),
+        (FedAvgPolynomial(fraction=-1), "fraction must be above 0"),
+        (FedAvgPolynomial(local_steps=0), "local_steps must be at least 1"),
+        (FedAvgPolynomial(learning_rate=0), "learning_rate must be above 0"),
+        (FedAvgPolynomial(max_rounds=0), "max_rounds must be at least 1"),
+        (FedAvgPolynomial(tol="x"), "tol must be a number"),
+        (FedAvgPolynomial(normalize_y="x"), "normalize_y must be one of"),
+        (FedAvgNetwork(0), "depth must be at least 1"),
+        (FedAvgNetwork(width=0), "width must be at least 1"),
+        (FedAvgNetwork(server_rate=-1.0), "server_rate must be above 0"),
+    ],
+    ids=str,
+)
+def test_a_wrong_argument_of_an_averaged_curve_is_named(sites, model, said):
+    with pytest.raises(ValueError, match=said):
+        model.fit(sites)
 
 
 def test_levels_must_name_every_site(sites):

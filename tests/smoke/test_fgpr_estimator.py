@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process.kernels import RBF, RationalQuadratic, WhiteKernel
 from sklearn.utils.estimator_checks import check_estimator
 
@@ -122,6 +123,26 @@ def test_co_kriging_tells_of_its_search(monkeypatch):
     assert model.refusals_ == () and model.n_rounds_ == 0
     monkeypatch.setattr(cokriging, "MOST_STEPS", 1)
     assert not model.fit(data).converged_ and "not come to its end" in str(model.summary())
+
+
+@pytest.mark.parametrize(
+    "model",
+    [FGPR(), PooledGP(), FedAvgPolynomial(3), FedAvgNetwork(1, random_state=0)],
+    ids=str,
+)
+def test_a_search_that_is_cut_short_warns_where_fit_was_called(model):
+    data = make_gaussian_sites(5, 8, random_state=1).federation
+    with pytest.warns(ConvergenceWarning, match="did not settle within max_rounds=2") as told:
+        clone(model).set_params(max_rounds=2).fit(data)
+    assert told[0].filename == __file__
+
+
+def test_what_settles_or_searches_for_nothing_does_not_warn():
+    data = make_gaussian_sites(5, 8, random_state=1).federation
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for model in (FGPR(), PooledGP(), FedAvgPolynomial(3), LocalGP(max_rounds=1)):
+            model.fit(data)
 
 
 def test_restarted_adam_warns():

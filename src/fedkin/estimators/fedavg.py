@@ -13,7 +13,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from fedkin.algorithms.fedavg import FEDAVG as ALGORITHM
-from fedkin.estimators.curves import CurveEstimator
+from fedkin.estimators.base import check_choice, check_count
+from fedkin.estimators.curves import CurveEstimator, check_fraction, check_positive
 from fedkin.federation import Federation
 from fedkin.models.averaged_functions import Network, legendre
 from fedkin.models.gp_posterior import Independent
@@ -32,6 +33,8 @@ class _FedAvgCurve(CurveEstimator):
     _model: ClassVar[str]
     _size: ClassVar[str]
     _candidates: ClassVar[tuple[int, ...]]
+    _counts: ClassVar[tuple[str, ...]] = ("local_steps", "max_rounds")
+    _rates: ClassVar[tuple[str, ...]] = ("learning_rate", "tol")
 
     _: KW_ONLY
     normalize_y: Any = True
@@ -45,18 +48,33 @@ class _FedAvgCurve(CurveEstimator):
     def fit(self, X=None, y=None, groups=None):
         """Fit to sites: rows X with outcome y and a site name per row, or a Federation."""
         self._forget()
+        self._check_parameters()
         federation = self._federation(X, y, groups)
         if federation is not None and federation.y is None:
             raise ValueError(f"{type(self).__name__} needs an outcome y: it is None")
         size = getattr(self, self._size)
-        if size is not None and size < 1:
-            raise ValueError(f"{self._size} must be at least 1 or None, not {size}")
         self.choice_ = Table({self._size: np.zeros(0), "rmse": np.zeros(0)}, "Choice of size")
         if size is None:
             size = self._choose(federation)
         self.size_ = size
         self._read(self._run(ALGORITHM, self._settings(size), federation), federation)
+        if not self.converged_:
+            warnings.warn(
+                f"the curve did not settle within max_rounds={self.max_rounds}; raise it or tol",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
         return self
+
+    def _check_parameters(self) -> None:
+        check_choice("normalize_y", self.normalize_y, (True, "mean", False))
+        if getattr(self, self._size) is not None:
+            check_count(self._size, getattr(self, self._size))
+        for name in self._counts:
+            check_count(name, getattr(self, name))
+        for name in self._rates:
+            check_positive(name, getattr(self, name))
+        check_fraction(self.fraction)
 
     def _choose(self, federation: Federation | None) -> int:
         """The size with the least error at training sites that were left out."""
@@ -164,6 +182,8 @@ class FedAvgNetwork(_FedAvgCurve):
     """
 
     _model, _size, _candidates = "network", "depth", (1, 2, 3, 4, 5)
+    _counts = (*_FedAvgCurve._counts, "width")
+    _rates = (*_FedAvgCurve._rates, "server_rate")
 
     depth: Any = 2
     _: KW_ONLY

@@ -236,7 +236,7 @@ class FGPR(CurveEstimator):
         return from_spec(with_theta(self._form.spec, theta))
 
     def _warn(self) -> None:
-        if self.optimizer == "adam-restarted":
+        if self._settings()["optimizer"] == "adam-restarted":
             warnings.warn(
                 "Adam begun anew in every round settles where the signs of the sites' gradients "
                 "balance, not where the likelihood is largest; use optimizer='exact' or 'sgd'",

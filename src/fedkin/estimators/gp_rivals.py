@@ -64,9 +64,6 @@ class _GPRival(FGPR):
     def _settings(self) -> dict[str, Any]:
         return self._as_fgpr()._settings()
 
-    def _warn(self) -> None:
-        pass
-
     def save_shared(self, path):
         """Not for a rival: nothing of it is shared by sites."""
         raise ValueError(f"{type(self).__name__} has no shared prior to save; FGPR has")
@@ -82,6 +79,9 @@ class LocalGP(_GPRival):
 
     def _settings(self) -> dict[str, Any]:
         return {**super()._settings(), "optimizer": "none", "personalise": "own"}
+
+    def _warn(self) -> None:
+        """Nothing is searched for together that could fail to settle."""
 
     def _own_priors(self, site: Federation, k: int) -> tuple[np.ndarray, np.ndarray]:
         # Maximum likelihood, as people fit a curve of their own.
@@ -134,6 +134,7 @@ class PooledGP(_GPRival):
         share = rows / rows.sum()
         self._typical = (float(share @ location), float(np.sqrt(share @ scale**2)))
         self._spread_over_sites(federation)
+        self._warn()
         return self
 
     def _spread_over_sites(self, federation: Federation) -> None:
