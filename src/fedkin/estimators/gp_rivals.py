@@ -142,7 +142,7 @@ class PooledGP(_GPRival):
         m = federation.n_clients
         self._data, self.client_names_ = federation, np.array(federation.names, dtype=object)
         self._position = {name: k for k, name in enumerate(federation.names)}
-        for name in ("own_", "labels_", "responsibilities_", "jitter_"):
+        for name in {"own_", "labels_", "responsibilities_", "jitter_"} & {*vars(self)}:
             setattr(self, name, np.repeat(getattr(self, name), m, axis=0))
         self.site_kernels_ = dict.fromkeys(federation.names, self.kernel_)
 
