@@ -58,6 +58,49 @@ def test_odd_sites_are_coped_with(model):
     assert str(model.summary())
 
 
+@pytest.mark.parametrize("place", ["a", "b-and-a-half", "z"])
+@pytest.mark.parametrize("unit", [1.0, 1e-4])
+def test_an_empty_site_does_not_change_the_frame_of_the_averaged_curve(place, unit):
+    clients = {
+        "b": (unit * np.array([[3.0], [4.0]]), np.array([1.0, 2.0])),
+        "c": (unit * np.array([[0.0], [1.0], [50.0]]), np.array([0.0, 2.0, 1.0])),
+    }
+    model = FedAvgPolynomial(1, max_rounds=2)
+    frame = model.fit(Federation.from_clients(clients))._frame
+    clients[place] = (np.empty((0, 1)), np.empty(0))
+    np.testing.assert_array_equal(model.fit(Federation.from_clients(clients))._frame, frame)
+    farthest = np.abs(50.0 * unit - frame[0, 0])
+    assert farthest <= frame[1, 0] <= 2.0 * farthest
+
+
+@pytest.mark.parametrize("model", [PooledGP(), FedAvgPolynomial(3)], ids=str)
+def test_sites_without_rows_or_spread_do_not_speak_for_unseen_ones(model):
+    data = make_gaussian_sites(2, 12, random_state=2).federation
+    clients = {name: data.client(k) for k, name in enumerate(data.names)}
+    clients = {name: (X, 105.0 + 20.0 * y) for name, (X, y) in clients.items()}
+    before = model.fit(Federation.from_clients(clients)).predict(GRID, "new", return_std=True)
+    clients["empty"] = (np.empty((0, 1)), np.empty(0))
+    model.fit(Federation.from_clients(clients))
+    for name in ("new", "empty"):
+        for one, other in zip(before, model.predict(GRID, name, return_std=True)):
+            np.testing.assert_allclose(other, one, rtol=1e-9)
+    assert str(model.summary())
+    model.adapt(Federation.from_clients({"new": clients["empty"], "other": clients["site-1"]}))
+    assert np.isfinite(model.predict(GRID, "new")).all()
+    clients["one-row"] = (np.array([[0.3]]), np.array([0.0]))
+    model.fit(Federation.from_clients(clients))
+    _, std = model.predict(GRID, "new", return_std=True)
+    np.testing.assert_allclose(std, before[1], rtol=0.2)
+
+
+def test_larger_sites_speak_louder_for_unseen_ones():
+    data = make_gaussian_sites(2, 30, random_state=2).federation
+    (X, y), (Z, w) = data.client(0), data.client(1)
+    uneven = Federation.from_clients({"a": (X[:10], y[:10]), "b": (Z, 100.0 + w)})
+    for model in (PooledGP().fit(uneven), FedAvgPolynomial(1).fit(uneven)):
+        assert abs(model.predict(GRID, "new").mean() - 75.0) < 5.0
+
+
 @every_model
 def test_one_client_is_enough(model):
     X, y = make_gaussian_sites(1, 12).federation.client(0)

@@ -110,6 +110,46 @@ def test_a_poisoned_site_does_not_move_the_prior(sites, exact):
     assert np.abs(free - clean).max() > 1.0
 
 
+def boastful(step, rows):
+    def function(clients, *rest):
+        reply, memory = step.function(clients, *rest)
+        if "site-7" in clients.names:
+            claimed = reply["rows"].copy()
+            claimed[clients.names.index("site-7")] = rows
+            reply = {**reply, "rows": claimed}
+        return reply, memory
+
+    return replace(step, function=function)
+
+
+@pytest.mark.parametrize("optimizer", ["exact", "sgd"])
+def test_a_claim_of_many_rows_does_not_move_a_robust_prior(sites, optimizer):
+    steps = {name: boastful(step, 1e9) for name, step in ALGORITHM.steps.items()}
+    settings = {"robust": "trimmed", "optimizer": optimizer, "max_rounds": 60}
+    clean = run(sites, **settings).result["theta"][0]
+    held = run(sites, replace(ALGORITHM, steps=steps), **settings).result["theta"][0]
+    assert np.abs(held - clean).max() <= 0.15
+
+
+def test_a_claim_of_more_rows_than_there_can_be_is_refused(sites):
+    steps = {name: boastful(step, 1e13) for name, step in ALGORITHM.steps.items()}
+    found = run(sites, replace(ALGORITHM, steps=steps))
+    assert {(r.site, r.field) for r in found.refusals} == {("site-7", "rows")}
+
+
+@pytest.mark.parametrize("normalize_y", [True, "mean", False])
+@pytest.mark.parametrize("robust", ["trimmed", "median"])
+def test_a_site_in_other_units_moves_a_robust_population_boundedly(normalize_y, robust):
+    data = make_gaussian_sites(30, 8).federation
+    spoilt = replace(data, y=np.where(data.owner == 0, 1e6, 1.0) * data.y)
+    model = FGPR(robust=robust, normalize_y=normalize_y, personalise="posterior")
+    found = []
+    for one in (data, spoilt):
+        mean, std = model.fit(one).predict([[0.5]], "new", return_std=True)
+        found.append(np.concatenate([model.theta_[0], mean, np.log(std)]))
+    assert np.abs(found[1] - found[0]).max() < 0.3
+
+
 def test_without_bad_sites_trimming_changes_nothing(sites, exact):
     found = run(sites, robust="trimmed", tol=1e-7).result["theta"]
     np.testing.assert_allclose(found, run(sites, tol=1e-7).result["theta"], atol=1e-4)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedkin.algorithms.aggregate import average, geometric_median
+from fedkin.algorithms.aggregate import average, geometric_median, weighted_median
 from fedkin.algorithms.minimise import Seen, minimise_by_replay, minimise_damped
 from fedkin.protocol import Ask
 
@@ -75,6 +75,14 @@ def test_one_far_site_moves_a_robust_average_boundedly():
     assert np.abs(average(spoilt, weights)).max() > 1e4
 
 
+def test_a_claim_of_many_rows_does_not_win_a_robust_average():
+    rng = np.random.default_rng(0)
+    points, weights = rng.normal(size=(30, 2)), np.full(30, 8.0)
+    points[7], weights[7] = 5.0, 1e9
+    for robust in ("trimmed", "median"):
+        assert np.abs(average(points, weights, robust)).max() < 1.0
+
+
 def test_a_clean_federation_is_averaged_in_full():
     points = np.random.default_rng(1).normal(size=(50, 3))
     weights = np.arange(1.0, 51.0)
@@ -84,3 +92,11 @@ def test_a_clean_federation_is_averaged_in_full():
 def test_geometric_median_of_a_line_is_its_median():
     points = np.array([[0.0], [1.0], [5.0]])
     np.testing.assert_allclose(geometric_median(points, np.ones(3)), [1.0], atol=1e-9)
+
+
+def test_a_weighted_median_has_half_the_weight_on_either_side():
+    values = np.array([5.0, 1.0, 3.0, 2.0])
+    assert weighted_median(values, np.ones(4)) == np.median(values)
+    assert weighted_median(values[:3], np.ones(3)) == 3.0
+    assert weighted_median(values, np.array([1.0, 4.0, 1.0, 1.0])) == 1.0
+    assert weighted_median(values[:1], np.ones(1)) == 5.0

@@ -4,12 +4,15 @@ import warnings
 
 import numpy as np
 import pytest
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process.kernels import RBF, RationalQuadratic, WhiteKernel
 from sklearn.utils.estimator_checks import check_estimator
 
-from fedkin.datasets import make_gaussian_sites
-from fedkin.estimators import FGPR, FedAvgNetwork, FedAvgPolynomial, LocalGP, PooledGP
+from fedkin.datasets import make_gaussian_sites, two_kinds_of_priors
+from fedkin.estimators import FGPR, CoKriging, FedAvgNetwork, FedAvgPolynomial, LocalGP, PooledGP
 from fedkin.estimators.fgpr import WrongTargetWarning
+from fedkin.models import cokriging
 from fedkin.report import page
 
 GRID = np.linspace(0, 1, 7)[:, None]
@@ -48,6 +51,15 @@ def test_fitted_attributes_and_summary():
 
 
 @pytest.mark.parametrize("family", [FGPR, LocalGP, PooledGP])
+def test_what_is_known_of_sites_has_an_entry_for_each(family):
+    data = make_gaussian_sites(4, 8, random_state=1).federation
+    model = family().fit(data)
+    assert tuple(model.client_names_) == tuple(model.site_kernels_) == data.names
+    for array in (model.own_, model.labels_, model.responsibilities_, model.jitter_):
+        assert len(array) == 4
+
+
+@pytest.mark.parametrize("family", [FGPR, LocalGP, PooledGP])
 def test_any_kernel_of_scikit_learn_will_do(family):
     data = make_gaussian_sites(5, 10, random_state=1).federation
     kernel = RBF(0.5) * RationalQuadratic(1.0) + WhiteKernel(0.5)
@@ -70,6 +82,67 @@ def test_an_array_of_log_parameters_is_a_start():
     again = FGPR(personalise="posterior", init=first.theta_[0]).fit(data)
     assert len(again.history_["value"]) == 1
     np.testing.assert_array_equal(first.theta_, again.theta_)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        FGPR(),
+        FGPR(optimizer="sgd"),
+        FGPR(robust="trimmed"),
+        FGPR(n_priors=2),
+        FGPR(n_priors=None),
+        LocalGP(),
+        PooledGP(),
+    ],
+    ids=str,
+)
+def test_parameters_of_a_fit_are_a_start(model):
+    data = make_gaussian_sites(10, 8, random_state=1).federation
+    first = model.fit(data).theta_
+    again = clone(model).set_params(init=first).fit(data)
+    np.testing.assert_allclose(again.theta_, first, atol=0.05)
+
+
+def test_two_priors_begin_where_they_are_told_to():
+    data = make_gaussian_sites(20, 12, two_kinds_of_priors(), random_state=1).federation
+    settings = {"n_priors": 2, "normalize_y": False, "personalise": "posterior"}
+    first = FGPR(**settings).fit(data)
+    again = FGPR(**settings, init=first.theta_).fit(data)
+    np.testing.assert_allclose(again.theta_, first.theta_, atol=0.01)
+    assert again.n_rounds_ < first.n_rounds_ and len(again.choice_["bic"]) == 1
+    grown = FGPR(**settings, init=first.theta_[:1]).fit(data)
+    assert grown.n_priors_ == 2
+
+
+def test_co_kriging_tells_of_its_search(monkeypatch):
+    data = make_gaussian_sites(3, 8, random_state=1).federation
+    model = CoKriging().fit(data)
+    values = model.history_["value"]
+    assert model.converged_ and len(values) > 2 and values.min() < values[0]
+    assert model.refusals_ == () and model.n_rounds_ == 0
+    monkeypatch.setattr(cokriging, "MOST_STEPS", 1)
+    assert not model.fit(data).converged_ and "not come to its end" in str(model.summary())
+
+
+@pytest.mark.parametrize(
+    "model",
+    [FGPR(), PooledGP(), FedAvgPolynomial(3), FedAvgNetwork(1, random_state=0)],
+    ids=str,
+)
+def test_a_search_that_is_cut_short_warns_where_fit_was_called(model):
+    data = make_gaussian_sites(5, 8, random_state=1).federation
+    with pytest.warns(ConvergenceWarning, match="did not settle within max_rounds=2") as told:
+        clone(model).set_params(max_rounds=2).fit(data)
+    assert told[0].filename == __file__
+
+
+def test_what_settles_or_searches_for_nothing_does_not_warn():
+    data = make_gaussian_sites(5, 8, random_state=1).federation
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for model in (FGPR(), PooledGP(), FedAvgPolynomial(3), LocalGP(max_rounds=1)):
+            model.fit(data)
 
 
 def test_restarted_adam_warns():

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from fedkin.federation import Federation
 from fedkin.models.averaged_functions import Network, Polynomial, legendre, whitening_of
 from fedkin.models.gp_rows import Prepared, coarse, half_octaves, input_frame, prepare
+from fedkin.models.least_squares import MOST_ROWS
 from fedkin.protocol import (
     Algorithm,
     Array,
@@ -58,7 +59,7 @@ ADAM = (0.9, 0.99, 1e-8)
 
 # ------------------------------------------------------------------ what leaves a client
 
-ROWS = Field((), "number of rows")
+ROWS = Field((), "number of rows", bound=MOST_ROWS)
 CENTRE = Field(("d",), "mean of every feature, rounded to halves of its standard deviation")
 SPREAD = Field(("d",), "standard deviation of every feature, rounded to a half octave")
 REACH = Field(("d",), "largest distance from the centre, rounded up to a half octave")
@@ -96,10 +97,10 @@ def _describe(clients, cache, settings, common, personal, memory, keys):
 
 
 def _reach(clients, cache, settings, common, personal, memory, keys):
+    full = clients.sizes > 0
     distance = np.abs(clients.X - common["centre"])
-    starts = np.minimum(clients.offsets[:-1], max(len(distance) - 1, 0))
-    largest = np.maximum.reduceat(distance, starts, axis=0)
-    largest[clients.sizes == 0] = 0.0
+    largest = np.zeros((len(clients), clients.n_features))
+    largest[full] = np.maximum.reduceat(distance, clients.offsets[:-1][full], axis=0)
     return {"reach": half_octaves(largest, np.ceil)}, memory
 
 

@@ -22,7 +22,9 @@ Where we differ from the paper
   to .81 and the log score falls from -.9 to -2.0 (shared: .89, -1.6), at the same error.
 - `n_priors`: a mixture of priors over sites, when one prior does not suit all.
 - `robust`: sites' gradients per row are averaged so that no single site can move the prior at
-  will; there is no objective then, so steps are damped instead of searched.
+  will, nor by claiming many rows: none weighs more than three median sites. The population's
+  location and scale, and with them the default kernel, are medians over sites. There is no
+  objective then, so steps are damped instead of searched.
 - A random subset of sites is drawn uniformly and averaged with p_k (the paper: drawn with p_k,
   averaged plainly); both aim at the same point.
 - `mean="constant"` (default): the site's mean is integrated out instead of taken as known,
@@ -40,11 +42,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkin.algorithms import fgpr_sites as sites
-from fedkin.algorithms.aggregate import average
+from fedkin.algorithms.aggregate import average, capped, weighted_median
 from fedkin.algorithms.fgpr_mixture import Mixture, grow_mixture
 from fedkin.algorithms.minimise import Minimum, Seen, minimise_damped
 from fedkin.models.gp_rows import centres_only
 from fedkin.models.kernels import Form, default_spec, form_of
+from fedkin.models.least_squares import MOST_ROWS
 from fedkin.protocol import (
     Algorithm,
     Ask,
@@ -82,10 +85,12 @@ DEFAULTS: dict[str, Any] = {
 }
 # Local steps count as settled when a round moves no log-parameter by more than this.
 SETTLED = 0.05
+# Median of a squared standard normal: turns medians of squares into variances.
+MEDIAN_SQUARE = 0.45493642311957305
 
 # ------------------------------------------------------------------ what leaves a client
 
-ROWS = Field((), "number of rows the site learns from")
+ROWS = Field((), "number of rows the site learns from", bound=MOST_ROWS)
 FEATURES = Field((), "number of features")
 MOMENTS = Field((2,), "mean and standard deviation of the outcome; coarse below 5 rows, 0 of one")
 SPREAD = Field(("d",), "standard deviation of every feature; coarse below 5 rows, 0 of one")
@@ -129,13 +134,13 @@ def program(roster: Roster, settings: Settings) -> Program:
     """Describe, find the prior or priors, let every site settle."""
     replies = yield Ask("describe", note="sizes and spreads")
     population = _population(replies, len(roster), settings)
-    start = _start(population.form, settings["init"])
-    if settings["optimizer"] == "none" or not len(start):
-        mixture = Mixture.of(start)
+    start = _start(population.form, settings)
+    if settings["optimizer"] == "none" or not start.size:
+        mixture = Mixture.of(start[0])
     elif settings["optimizer"] != "exact":
-        mixture = yield from _by_local_steps(population, start, settings)
+        mixture = yield from _by_local_steps(population, start[0], settings)
     elif settings["robust"] is not False or settings["fraction"] < 1.0:
-        found = yield from _by_damped_steps(population, start, settings)
+        found = yield from _by_damped_steps(population, start[0], settings)
         mixture = Mixture.of_search(found)
     else:
         mixture = yield from grow_mixture(start, population.form, settings)
@@ -155,37 +160,55 @@ def _population(replies: Replies, n_clients: int, settings: Settings) -> Populat
     d = int(np.median(replies["features"]))
     told = replies["spread"][replies["spread"].any(axis=1)]
     spread = np.median(told, axis=0) if len(told) else np.ones(d)
-    outcome = _typical_outcome(replies, settings["normalize_y"], settings["mean"])
+    outcome = _typical_outcome(replies, settings)
     spec = settings["kernel"] or default_spec(spread, outcome.variance)
     return Population(rows, form_of(spec, d), spread, outcome)
 
 
-def _typical_outcome(replies: Replies, normalize_y: Any, mean_function: str) -> Outcome:
+def _typical_outcome(replies: Replies, settings: Settings) -> Outcome:
     mean, deviation = replies["moments"].T
     known = (deviation > 0) & (replies["rows"] > 0)
     if not known.any():
         return Outcome(0.0, 1.0, 0.0, 1.0)
-    share = replies["rows"][known] / replies["rows"][known].sum()
-    location, within = float(share @ mean[known]), float(share @ deviation[known] ** 2)
-    between = float(share @ (mean[known] - location) ** 2)
-    if normalize_y is True:
+    moments_of = _moments if settings["robust"] is False else _median_moments
+    location, within, between = moments_of(mean[known], deviation[known], replies["rows"][known])
+    if settings["normalize_y"] is True:
         return Outcome(location, within**0.5, between, 1.0)
-    if centres_only(normalize_y, mean_function):
+    if centres_only(settings["normalize_y"], settings["mean"]):
         return Outcome(location, 1.0, between, within)
     return Outcome(0.0, 1.0, 0.0, within + between + location**2)
 
 
-def _start(form: Form, init: Any) -> Floats:
+def _moments(mean: Floats, deviation: Floats, rows: Floats) -> tuple[float, float, float]:
+    """Location, variance within sites and between them, (m,) to one site of the population."""
+    share = rows / rows.sum()
+    location, within = float(share @ mean), float(share @ deviation**2)
+    return location, within, float(share @ (mean - location) ** 2)
+
+
+def _median_moments(mean: Floats, deviation: Floats, rows: Floats) -> tuple[float, float, float]:
+    """The same by medians, which no single site moves at will."""
+    weights = capped(rows)
+    location, within = weighted_median(mean, weights), weighted_median(deviation**2, weights)
+    return location, within, weighted_median((mean - location) ** 2, weights) / MEDIAN_SQUARE
+
+
+def _start(form: Form, settings: Settings) -> Floats:
+    """The priors (k, p) to begin with: the kernel's, or those given."""
+    init, most = settings["init"], settings["n_priors"] or settings["max_priors"]
     if isinstance(init, str):
-        return form.start
+        return form.start[None]
     given = np.asarray(init, dtype=np.float64)
-    if given.shape != form.start.shape:
+    start = np.atleast_2d(given)
+    if start.ndim > 2 or start.shape[1] != len(form.start) or not 1 <= len(start) <= most:
+        rows = "a row" if most == 1 else f"up to {most} rows"
         raise ValueError(
-            f"init has shape {given.shape}; the kernel has {len(form.start)} free log-parameters"
+            f"init has shape {given.shape}; the kernel has {len(form.start)} free log-parameters: "
+            f"give them as an array ({len(form.start)},) or as {rows} of a table"
         )
-    if not np.isfinite(given).all():
+    if not np.isfinite(start).all():
         raise ValueError("init has entries that are not finite; it holds logarithms")
-    return given
+    return start
 
 
 def _by_damped_steps(population: Population, start: Floats, settings: Settings) -> Server:

@@ -53,18 +53,19 @@ class Mixture(NamedTuple):
 
 
 def grow_mixture(start: Floats, form: Form, settings: Settings) -> Server:
-    """Fit 1, 2, ... priors; the wanted number, or the one with the least BIC."""
+    """Fit one prior more and more beyond those of `start` (k, p); the wanted number, or the one
+    with the least BIC."""
     wanted = settings["n_priors"]
     most = wanted or settings["max_priors"]
     fits: list[Mixture] = []
     curve: list[tuple[float, float, float]] = []
-    theta = start[None]
-    for n_priors in range(1, most + 1):
+    theta = start
+    for n_priors in range(len(start), most + 1):
         problem = _Problem(n_priors, form, settings)
         found = yield from problem.search(theta)
         fits.append(found)
         curve.append(problem.bic(found))
-        if wanted is None and n_priors > 1 and curve[-1][2] > curve[-2][2]:
+        if wanted is None and len(curve) > 1 and curve[-1][2] > curve[-2][2]:
             break
         if n_priors < most:
             theta = yield from _with_one_more(found, form, settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from numbers import Real
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,7 +12,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from fedkin.estimators.base import NOBODY, FederatedEstimator, check_count
+from fedkin.estimators.base import NOBODY, ONLY_SITE, FederatedEstimator, check_choice, check_count
 from fedkin.federation import Federation
 from fedkin.tables import Table
 
@@ -34,6 +35,8 @@ class Curve(Protocol):
 
 class CurveEstimator(RegressorMixin, FederatedEstimator, ABC):
     """Common ground; subclasses give the curve of a site by name, known or not."""
+
+    _plots: tuple[str, ...] = ("bands", "calibration")
 
     @abstractmethod
     def _curve(self, name: str) -> Curve:
@@ -65,7 +68,7 @@ class CurveEstimator(RegressorMixin, FederatedEstimator, ABC):
         """Log density of each outcome given the site's model, (n,)."""
         check_is_fitted(self)
         rows, names = self._rows_and_sites(X, groups)
-        outcomes = self._outcomes(X, y, len(rows))
+        outcomes = outcomes_of(X, y, names)
         density = np.empty(len(rows))
         for name, where in _by_site(names):
             density[where] = self._curve(name).log_density(rows[where], outcomes[where])
@@ -75,7 +78,7 @@ class CurveEstimator(RegressorMixin, FederatedEstimator, ABC):
         """Held-out scores by site: RMSE, coverage of 95 % intervals, log predictive density."""
         check_is_fitted(self)
         rows, names = self._rows_and_sites(X, groups)
-        outcomes = self._outcomes(X, y, len(rows))
+        outcomes = outcomes_of(X, y, names)
         columns: dict[str, list[Any]] = {
             key: [] for key in ("site", "rows", "rmse", "coverage", "log density")
         }
@@ -95,18 +98,21 @@ class CurveEstimator(RegressorMixin, FederatedEstimator, ABC):
     def score(self, X, y=None, groups=None, sample_weight=None):
         """Coefficient of determination of `predict`."""
         predicted = self.predict(X, groups)
-        outcomes = self._outcomes(X, y, len(predicted))
-        return r2_score(outcomes, predicted, sample_weight=sample_weight)
+        _, names = self._rows_and_sites(X, groups)
+        return r2_score(outcomes_of(X, y, names), predicted, sample_weight=sample_weight)
 
-    def _outcomes(self, X: Any, y: Any, n_rows: int) -> np.ndarray:
-        if isinstance(X, Federation) and y is None:
-            y = X.y
-        if y is None:
-            raise ValueError("the outcomes y are needed")
-        outcomes = np.asarray(y, dtype=np.float64)
-        if outcomes.shape != (n_rows,):
-            raise ValueError(f"there are {outcomes.size} outcomes for {n_rows} rows")
-        return outcomes
+    def plot(self, kind="bands", ax=None, *, data=None, site=None):
+        """Draw "bands" (a site's curve) or "calibration"; Gaussian processes with a shared prior
+        also "samples" (of that prior) and "convergence".
+
+        `data` is a Federation, None for the rows of the fit; `site` is the one whose band is
+        drawn, None for the largest.
+        """
+        check_is_fitted(self)
+        check_choice("kind", kind, self._plots)
+        from fedkin.estimators import curve_plots
+
+        return curve_plots.plot(self, kind, ax, data, site)
 
     def _new_rows(self, X: Any, y: Any, groups: Any) -> Federation:
         """Rows of sites given to `adapt`."""
@@ -127,6 +133,42 @@ class CurveEstimator(RegressorMixin, FederatedEstimator, ABC):
             f"{traffic.rounds} rounds, {traffic.messages_up} replies, {traffic.bytes_up:,} bytes "
             f"left the sites, {traffic.bytes_down:,} came to them; {traffic.refused} missing."
         )
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Complain about what is not a number above 0."""
+    _check_number(name, value)
+    if not value > 0:
+        raise ValueError(f"{name} must be above 0, not {value}")
+
+
+def check_fraction(value: Any) -> None:
+    """Complain about a share of the sites that is none."""
+    _check_number("fraction", value)
+    if not 0 < value <= 1:
+        raise ValueError(f"fraction must be above 0 and at most 1, not {value}")
+
+
+def _check_number(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ValueError(f"{name} must be a number, not {value!r}")
+
+
+def outcomes_of(X: Any, y: Any, names: np.ndarray) -> np.ndarray:
+    """The outcomes of rows at these sites, all of them numbers."""
+    target = "y"
+    if isinstance(X, Federation) and y is None:
+        y, target = X.y, X.target_name or target
+    if y is None:
+        raise ValueError("the outcomes y are needed")
+    outcomes = np.asarray(y, dtype=np.float64)
+    if outcomes.shape != names.shape:
+        raise ValueError(f"there are {outcomes.size} outcomes for {len(names)} rows")
+    if not np.isfinite(outcomes).all():
+        # The checks of a federation name the site, the count and the remedy.
+        sites = np.where(names == NOBODY, ONLY_SITE, names)
+        Federation.from_groups(np.zeros((len(names), 1)), sites, outcomes, target_name=target)
+    return outcomes
 
 
 def _by_site(names: np.ndarray):

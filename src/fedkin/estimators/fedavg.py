@@ -13,7 +13,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from fedkin.algorithms.fedavg import FEDAVG as ALGORITHM
-from fedkin.estimators.curves import CurveEstimator
+from fedkin.estimators.base import check_choice, check_count
+from fedkin.estimators.curves import CurveEstimator, check_fraction, check_positive
 from fedkin.federation import Federation
 from fedkin.models.averaged_functions import Network, legendre
 from fedkin.models.gp_posterior import Independent
@@ -32,6 +33,8 @@ class _FedAvgCurve(CurveEstimator):
     _model: ClassVar[str]
     _size: ClassVar[str]
     _candidates: ClassVar[tuple[int, ...]]
+    _counts: ClassVar[tuple[str, ...]] = ("local_steps", "max_rounds")
+    _rates: ClassVar[tuple[str, ...]] = ("learning_rate", "tol")
 
     _: KW_ONLY
     normalize_y: Any = True
@@ -45,18 +48,33 @@ class _FedAvgCurve(CurveEstimator):
     def fit(self, X=None, y=None, groups=None):
         """Fit to sites: rows X with outcome y and a site name per row, or a Federation."""
         self._forget()
+        self._check_parameters()
         federation = self._federation(X, y, groups)
         if federation is not None and federation.y is None:
             raise ValueError(f"{type(self).__name__} needs an outcome y: it is None")
         size = getattr(self, self._size)
-        if size is not None and size < 1:
-            raise ValueError(f"{self._size} must be at least 1 or None, not {size}")
         self.choice_ = Table({self._size: np.zeros(0), "rmse": np.zeros(0)}, "Choice of size")
         if size is None:
             size = self._choose(federation)
         self.size_ = size
         self._read(self._run(ALGORITHM, self._settings(size), federation), federation)
+        if not self.converged_:
+            warnings.warn(
+                f"the curve did not settle within max_rounds={self.max_rounds}; raise it or tol",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
         return self
+
+    def _check_parameters(self) -> None:
+        check_choice("normalize_y", self.normalize_y, (True, "mean", False))
+        if getattr(self, self._size) is not None:
+            check_count(self._size, getattr(self, self._size))
+        for name in self._counts:
+            check_count(name, getattr(self, name))
+        for name in self._rates:
+            check_positive(name, getattr(self, name))
+        check_fraction(self.fraction)
 
     def _choose(self, federation: Federation | None) -> int:
         """The size with the least error at training sites that were left out."""
@@ -85,21 +103,30 @@ class _FedAvgCurve(CurveEstimator):
         self.n_features_in_ = self._frame.shape[1]
         self.converged_ = bool(result["converged"])
         self.history_ = {"error": result["history_error"]}
-        self._units: dict[str, tuple[float, float]] = {}
+        self._units: dict[str, tuple[float, float, float]] = {}
         if federation is not None:
             self._learn_units(federation)
 
     def _learn_units(self, clients: Federation) -> None:
-        location, scale, _ = standardisation(clients, self.normalize_y)
-        self._units |= {n: (location[k], scale[k]) for k, n in enumerate(clients.names)}
+        """Location and scale of sites with rows, and the rows by which they speak for others."""
+        location, scale, varies = standardisation(clients, self.normalize_y)
+        rows = np.where(varies, clients.sizes, 0)
+        for k in np.flatnonzero(clients.sizes):
+            self._units[clients.names[k]] = (location[k], scale[k], rows[k])
+
+    def _typical_units(self) -> np.ndarray:
+        """Location and scale of a site that is not known."""
+        units = np.array(list(self._units.values()) or [(0.0, 1.0, 1.0)])
+        rows = units[:, 2] if units[:, 2].any() else None
+        return np.average(units[:, :2], axis=0, weights=rows)
 
     @abstractmethod
     def _values(self, Z: np.ndarray) -> np.ndarray:
         """Expected standardised outcomes at standardised rows."""
 
     def _curve(self, name: str) -> Independent:
-        units = np.array(list(self._units.values()) or [(0.0, 1.0)])
-        location, scale = self._units.get(name, units.mean(axis=0))
+        known = name in self._units
+        location, scale = self._units[name][:2] if known else self._typical_units()
 
         def moments(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             mean = self._values((X - self._frame[0]) / self._frame[1])
@@ -155,6 +182,8 @@ class FedAvgNetwork(_FedAvgCurve):
     """
 
     _model, _size, _candidates = "network", "depth", (1, 2, 3, 4, 5)
+    _counts = (*_FedAvgCurve._counts, "width")
+    _rates = (*_FedAvgCurve._rates, "server_rate")
 
     depth: Any = 2
     _: KW_ONLY

@@ -13,7 +13,7 @@ from fedkin.algorithms.fgpr import FGPR as ALGORITHM
 from fedkin.algorithms.fgpr_mixture import expectation
 from fedkin.algorithms.fgpr_sites import PERSONAL_SPREAD
 from fedkin.estimators.base import check_choice, check_count
-from fedkin.estimators.curves import Curve, CurveEstimator
+from fedkin.estimators.curves import Curve, CurveEstimator, check_fraction, check_positive
 from fedkin.estimators.fgpr_account import summary_of
 from fedkin.estimators.shared_prior import load_prior, save_prior
 from fedkin.federation import Federation
@@ -57,13 +57,16 @@ class FGPR(CurveEstimator):
     max_points : int
         Larger sites are trained on random pieces of this size and predicted from the nearest
         rows (`large_sites="neighbours"`) or a random subset ("subset").
-    init : "auto" or array (p,) of log hyper-parameters in the kernel's order
+    init : "auto" or array (p,) or (k, p) of log hyper-parameters in the kernel's order
+        A start for each of k priors, such as `theta_` of another fit; priors beyond these are
+        found beside them.
     local_steps, batch_size, learning_rate, schedule, gradient_scaling
         For local steps; schedule "cosine", "inverse-sqrt" (learning rate near 1), "inverse"
         (near 10) or "constant"; scaling "rows" or "theory" (the scale's gradient over 3 log M).
     robust : False, "trimmed" or "median"
         How sites' gradients per row are averaged; "trimmed" leaves out sites far from the rest;
-        "median" withstands more liars but aims elsewhere (a quarter off at 8 rows a site).
+        "median" withstands more liars but aims elsewhere (a quarter off at 8 rows a site). With
+        both, the population's location and scale are medians over sites.
     max_rounds, tol, fraction, random_state, engine
         `tol` is the largest entry of the gradient per row. With `fraction` below 1 the exact
         optimiser takes damped steps; "sgd" is then the better choice.
@@ -78,6 +81,7 @@ class FGPR(CurveEstimator):
     the shared priors given its own rows.
     """
 
+    _plots: tuple[str, ...] = ("bands", "samples", "convergence", "calibration")
     _private: tuple[str, ...] = (
         "_position",
         "_form",
@@ -163,10 +167,8 @@ class FGPR(CurveEstimator):
         for name in ("max_priors", "max_points", "local_steps", "batch_size", "max_rounds"):
             check_count(name, getattr(self, name))
         for name in ("learning_rate", "tol"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
-        if not 0 < self.fraction <= 1:
-            raise ValueError(f"fraction must be above 0 and at most 1, not {self.fraction}")
+            check_positive(name, getattr(self, name))
+        check_fraction(self.fraction)
         if self.n_priors is not None:
             check_count("n_priors", self.n_priors)
         plain = self.optimizer == "exact" and self.robust is False and self.fraction == 1
@@ -234,7 +236,7 @@ class FGPR(CurveEstimator):
         return from_spec(with_theta(self._form.spec, theta))
 
     def _warn(self) -> None:
-        if self.optimizer == "adam-restarted":
+        if self._settings()["optimizer"] == "adam-restarted":
             warnings.warn(
                 "Adam begun anew in every round settles where the signs of the sites' gradients "
                 "balance, not where the likelihood is largest; use optimizer='exact' or 'sgd'",

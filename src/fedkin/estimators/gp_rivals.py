@@ -9,13 +9,16 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedkin.algorithms.fgpr import FGPR as ALGORITHM
 from fedkin.algorithms.fgpr_sites import fit_personal
+from fedkin.estimators.base import NOBODY, check_choice
 from fedkin.estimators.curves import CurveEstimator
 from fedkin.estimators.fgpr import FGPR
 from fedkin.estimators.fgpr_account import prior_table
 from fedkin.federation import Federation
+from fedkin.frames import FederationError, Finding
 from fedkin.models.cokriging import fit_cokriging
 from fedkin.models.gp_posterior import Independent, Rescaled
 from fedkin.models.gp_rows import prepare, standardisation
+from fedkin.names import canonical_name
 from fedkin.protocol import Traffic
 from fedkin.tables import Summary, Table
 
@@ -61,9 +64,6 @@ class _GPRival(FGPR):
     def _settings(self) -> dict[str, Any]:
         return self._as_fgpr()._settings()
 
-    def _warn(self) -> None:
-        pass
-
     def save_shared(self, path):
         """Not for a rival: nothing of it is shared by sites."""
         raise ValueError(f"{type(self).__name__} has no shared prior to save; FGPR has")
@@ -75,8 +75,13 @@ class LocalGP(_GPRival):
     Parameters and attributes as in `FGPR`; `kernel_` is the start, `site_kernels_` the fits.
     """
 
+    _plots = CurveEstimator._plots
+
     def _settings(self) -> dict[str, Any]:
         return {**super()._settings(), "optimizer": "none", "personalise": "own"}
+
+    def _warn(self) -> None:
+        """Nothing is searched for together that could fail to settle."""
 
     def _own_priors(self, site: Federation, k: int) -> tuple[np.ndarray, np.ndarray]:
         # Maximum likelihood, as people fit a curve of their own.
@@ -105,6 +110,7 @@ class PooledGP(_GPRival):
     """
 
     _private = (*FGPR._private, "_pool", "_units", "_typical")
+    _units: dict[str, tuple[float, float]]
 
     def fit(self, X=None, y=None, groups=None):
         """Fit to sites; they must be in this process."""
@@ -114,17 +120,36 @@ class PooledGP(_GPRival):
         self._check_data(federation)
         if federation is None:
             raise ValueError("PooledGP needs the rows of all sites in this process")
-        location, scale, _ = standardisation(federation, self.normalize_y)
+        location, scale, varies = standardisation(federation, self.normalize_y)
         owner = federation.owner
         outcome = (federation.y - location[owner]) / scale[owner]
         pool = Federation.from_clients({POOL: (federation.X, outcome)})
         settings = {**self._settings(), "normalize_y": False, "personalise": "posterior"}
         self._read(self._run(ALGORITHM, settings, pool), pool)
         self._pool = self._conditioned(pool, self.theta_, self.weights_, normalize_y=False)
-        self._units = {n: (location[k], scale[k]) for k, n in enumerate(federation.names)}
-        self._typical = (float(location.mean()), float(np.sqrt(np.mean(scale**2))))
-        self.client_names_ = np.array(federation.names, dtype=object)
+        self._units = {}
+        self._learn_units(federation)
+        # A site whose outcome does not vary has no scale to speak of, as in FGPR.
+        rows = np.where(varies, federation.sizes, 0) if varies.any() else federation.sizes
+        share = rows / rows.sum()
+        self._typical = (float(share @ location), float(np.sqrt(share @ scale**2)))
+        self._spread_over_sites(federation)
+        self._warn()
         return self
+
+    def _spread_over_sites(self, federation: Federation) -> None:
+        """What was learnt of the pool holds at every site."""
+        m = federation.n_clients
+        self._data, self.client_names_ = federation, np.array(federation.names, dtype=object)
+        self._position = {name: k for k, name in enumerate(federation.names)}
+        for name in {"own_", "labels_", "responsibilities_", "jitter_"} & {*vars(self)}:
+            setattr(self, name, np.repeat(getattr(self, name), m, axis=0))
+        self.site_kernels_ = dict.fromkeys(federation.names, self.kernel_)
+
+    def _learn_units(self, clients: Federation) -> None:
+        location, scale, _ = standardisation(clients, self.normalize_y)
+        for k in np.flatnonzero(clients.sizes):
+            self._units[clients.names[k]] = (location[k], scale[k])
 
     def _curve(self, name: str) -> Rescaled:
         return Rescaled(self._pool, *self._units.get(name, self._typical))
@@ -132,15 +157,14 @@ class PooledGP(_GPRival):
     def adapt(self, X, y=None, groups=None):
         """Learn the units of new sites."""
         check_is_fitted(self)
-        clients = self._new_rows(X, y, groups)
-        location, scale, _ = standardisation(clients, self.normalize_y)
-        self._units |= {n: (location[k], scale[k]) for k, n in enumerate(clients.names)}
+        self._learn_units(self._new_rows(X, y, groups))
         return self
 
     def summary(self) -> Summary:
         """The pooled fit as tables."""
         check_is_fitted(self)
-        sites = {"site": self.client_names_, "units": [self._units[n] for n in self.client_names_]}
+        units = [self._units.get(name, self._typical) for name in self.client_names_]
+        sites = {"site": self.client_names_, "units": units}
         tables = {"priors": prior_table(self), "sites": Table(sites, "Location and scale")}
         title = f"PooledGP: {len(self.client_names_)} sites as one"
         return Summary(title, tables, [SHARED])
@@ -169,13 +193,11 @@ class CoKriging(CurveEstimator):
     def fit(self, X=None, y=None, groups=None):
         """Fit to sites; they must be in this process."""
         self._forget()
+        check_choice("normalize_y", self.normalize_y, (True, "mean", False))
         federation = self._federation(X, y, groups)
         if federation is None or federation.y is None:
             raise ValueError("CoKriging needs the rows of all sites, with outcomes y")
-        names = list(federation.names if self.levels is None else map(str, self.levels))
-        if sorted(names) != sorted(federation.names):
-            raise ValueError(f"levels must name every site once: {', '.join(federation.names)}")
-        place = np.array([names.index(name) for name in federation.names])
+        place = self._places(federation)
         location, scale, _ = standardisation(federation, self.normalize_y)
         owner = federation.owner
         outcome = (federation.y - location[owner]) / scale[owner]
@@ -185,13 +207,40 @@ class CoKriging(CurveEstimator):
             n: (int(place[k]), location[k], scale[k]) for k, n in enumerate(federation.names)
         }
         self.client_names_ = np.array(federation.names, dtype=object)
-        self.converged_, self.n_rounds_, self.traffic_ = True, 0, Traffic()
+        self.converged_, self.history_ = self.model_.converged, {"value": self.model_.values}
+        self.n_rounds_, self.traffic_, self.refusals_, self.dropped_ = 0, Traffic(), (), ()
         return self
 
+    def _places(self, federation: Federation) -> np.ndarray:
+        """The level of every site; each must have rows."""
+        names = list(federation.names)
+        if self.levels is not None:
+            names = [canonical_name(name) for name in self.levels]
+        if sorted(names) != sorted(federation.names):
+            raise ValueError(f"levels must name every site once: {', '.join(federation.names)}")
+        remedy = "a level of co-kriging needs some: give it rows or leave the site out"
+        empty = [federation.names[k] for k in np.flatnonzero(federation.sizes == 0)]
+        if empty:
+            raise FederationError([Finding("error", n, "has no rows", remedy) for n in empty])
+        return np.array([names.index(name) for name in federation.names])
+
+    def adapt(self, X, y=None, groups=None):
+        """Not for co-kriging: its levels are fixed by the fit."""
+        check_is_fitted(self)
+        raise ValueError(self._levels_are_fixed(self._new_rows(X, y, groups).names[0]))
+
+    def _levels_are_fixed(self, name: str) -> str:
+        known = ", ".join(repr(one) for one in self._units)
+        return (
+            f"site {name!r}: co-kriging knows the levels {known} as they were in the fit; fit "
+            "again with the site's rows, and with its place in levels"
+        )
+
     def _curve(self, name: str) -> Independent:
+        if name == NOBODY:
+            raise ValueError("co-kriging needs groups: the name of the site of each row")
         if name not in self._units:
-            known = ", ".join(repr(one) for one in self._units)
-            raise ValueError(f"co-kriging knows the levels {known}, not {name!r}")
+            raise ValueError(self._levels_are_fixed(name))
         level, location, scale = self._units[name]
 
         def moments(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -212,4 +261,5 @@ class CoKriging(CurveEstimator):
             "noise": np.exp(theta[:, -1]),
         }
         title = f"CoKriging: {len(theta)} levels"
-        return Summary(title, {"levels": Table(levels, "Levels")}, [SHARED])
+        notes = [SHARED] if self.converged_ else [SHARED, "The search did not come to its end."]
+        return Summary(title, {"levels": Table(levels, "Levels")}, notes)

@@ -10,7 +10,7 @@ and 0 below level t. It needs the rows of all levels in one place.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ Indices = NDArray[np.intp]
 
 LOG_BOUNDS = {"scale": (-9.0, 9.0), "length": (-4.0, 6.0), "noise": (-18.0, 2.0)}
 RHO_BOUND = 5.0
+MOST_STEPS = 500
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class CoKriged:
     """Rows X (N, d) of T levels with standardised outcomes y, and the parameters.
 
     `theta` holds for each level log scale, d log lengths, log noise; `rho` (T - 1,).
+    `values` are the negative log likelihoods per row that the search saw.
     """
 
     X: Floats
@@ -39,6 +41,8 @@ class CoKriged:
     level: Indices
     theta: Floats
     rho: Floats
+    values: Floats = field(default_factory=lambda: np.zeros(0))
+    converged: bool = True
 
     def reach(self, level: Indices, t: int) -> Floats:
         """c_t for rows of these levels."""
@@ -90,16 +94,18 @@ def fit_cokriging(X: Floats, y: Floats, level: Indices) -> CoKriged:
     ] * n_levels
     bounds += [(-RHO_BOUND, RHO_BOUND)] * (n_levels - 1)
     first = np.concatenate([start.ravel(), np.ones(n_levels - 1)])
+    values: list[float] = []
 
     def objective(point: Floats) -> tuple[float, Floats]:
         model = _model(X, y, level, point, n_levels)
         value, gradient = _likelihood(model)
+        values.append(value / len(y))
         return value / len(y), gradient / len(y)
 
-    found = minimize(
-        objective, first, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 500}
-    )
-    return _model(X, y, level, found.x, n_levels)
+    options = {"maxiter": MOST_STEPS}
+    found = minimize(objective, first, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    model = _model(X, y, level, found.x, n_levels)
+    return replace(model, values=np.array(values), converged=bool(found.success))
 
 
 def _model(X: Floats, y: Floats, level: Indices, point: Floats, n_levels: int) -> CoKriged:
