@@ -25,8 +25,15 @@ from fedkin.protocol import Ask, Program, Replies, Result, Roster, Settings
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-# Sites with this many times the median site's scatter a row have no say in a common covariance.
+# Sites with this many times the median site's scatter a row, or less than one over this many, have
+# no say in a common covariance. R components fitted to n rows leave 1 - R/n of the scatter, so that
+# an honest site falls short only with fewer than 1.5 R rows; it would make the covariance smaller
+# than it is, and is missed by no more than these rows.
 ODD_SCATTER = 3.0
+# No site counts for more rows than this many times the median site: a count is a claim that nobody
+# can check. A site's pull on the centre grows as the root of its rows, to that of 4.5 sites here;
+# what an honest site of more rows would add to a centre or a covariance of all is little by then.
+MOST_ROWS = 20.0
 # Eigenvalues of a common covariance are at least this share of their mean.
 SMALLEST_EIGENVALUE_SHARE = 1e-6
 # A mean variance of standardised columns below this is rounding.
@@ -111,12 +118,19 @@ class Desk(ABC):
             known = self.residual[np.isfinite(self.residual)]
             self.noise = np.sqrt(np.median(known, keepdims=True))
 
+    def counted_rows(self) -> Floats:
+        """Rows for which every site counts, (m,): those it claims, up to MOST_ROWS."""
+        known = self.rows[self.rows > 0]
+        return np.clip(self.rows, 0.0, MOST_ROWS * np.median(known) if known.size else 0.0)
+
     def pool_covariance(self) -> None:
         """The covariance common to all sites and components, from every site's scatter."""
-        known = self.rows > 0
+        known, rows = self.rows > 0, self.counted_rows()
         trace = np.trace(self.scatter, axis1=1, axis2=2) / np.maximum(self.rows, 1.0)
-        used = known & (trace <= ODD_SCATTER * np.median(trace[known]))
-        pooled = self.scatter[used].sum(axis=0) / self.rows[used].sum()
+        typical = np.median(trace[known])
+        used = known & (trace <= ODD_SCATTER * typical) & (trace >= typical / ODD_SCATTER)
+        share = (rows[used] / self.rows[used])[:, None, None]
+        pooled = (share * self.scatter[used]).sum(axis=0) / rows[used].sum()
         values, vectors = np.linalg.eigh(pooled)
         # As many groups as rows leave no scatter but rounding: nothing is known, so the identity.
         floor = SMALLEST_EIGENVALUE_SHARE * values.mean() if values.mean() > NO_SCATTER else 1.0
