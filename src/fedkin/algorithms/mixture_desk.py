@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from fedkin.algorithms import mixture_starts
 from fedkin.algorithms.mixtures import UNKNOWN_VARIANCE, names_of
 from fedkin.alignment import align
+from fedkin.models.gaussian_mixture import ROUNDING
 from fedkin.protocol import Ask, Program, Replies, Result, Roster, Settings
 
 Floats = NDArray[np.float64]
@@ -36,7 +37,8 @@ ODD_SCATTER = 3.0
 MOST_ROWS = 20.0
 # Eigenvalues of a common covariance are at least this share of their mean.
 SMALLEST_EIGENVALUE_SHARE = 1e-6
-# A mean variance of standardised columns below this is rounding.
+# A mean variance below this share of that between a site's components is rounding, whatever the
+# unit of the data.
 NO_SCATTER = 1e-12
 # Rounds in which a common covariance, noise or the centres may still be settling.
 FIRST_ROUNDS = 1
@@ -133,8 +135,16 @@ class Desk(ABC):
         pooled = (share * self.scatter[used]).sum(axis=0) / rows[used].sum()
         values, vectors = np.linalg.eigh(pooled)
         # As many groups as rows leave no scatter but rounding: nothing is known, so the identity.
-        floor = SMALLEST_EIGENVALUE_SHARE * values.mean() if values.mean() > NO_SCATTER else 1.0
+        some = values.mean() > self.no_scatter()
+        floor = SMALLEST_EIGENVALUE_SHARE * values.mean() if some else 1.0
         self.covariance = (vectors * np.maximum(values, floor)) @ vectors.T
+
+    def no_scatter(self) -> float:
+        """A mean variance that the median site's components show to be rounding."""
+        found = self.estimates[self.heard]
+        between = np.median(found.var(axis=1).mean(axis=1))
+        size = np.median((found**2).mean(axis=(1, 2)))
+        return float(NO_SCATTER * between + ROUNDING**2 * size)
 
     # ------------------------------------------------------------ the end
 
