@@ -149,12 +149,16 @@ def test_a_tied_fit_does_not_depend_on_the_units():
 
 
 @pytest.mark.parametrize("unit", [1e-7, 1e7])
+@pytest.mark.parametrize("given", [False, True])
 @pytest.mark.parametrize("name", ["fedgrem", "fedem"])
-def test_a_tied_fit_does_not_depend_on_one_unit_for_all_however_small(name, unit):
-    clients = small(0.5).clients
-    scaled = replace(clients, X=clients.X * unit)
+def test_a_tied_fit_does_not_depend_on_one_unit_for_all_however_small(name, given, unit):
+    sim = small(0.5)
+    scaled = replace(sim.clients, X=sim.clients.X * unit)
     options = {"n_components": 3, "covariance_type": "tied", "tol": 1e-9, "max_rounds": 3000}
-    one, other = (run(name, c, **options).result["components"] for c in (clients, scaled))
+    start = {"init": sim.centers} if given else {}
+    start_scaled = {"init": sim.centers * unit} if given else {}
+    one = run(name, sim.clients, **options, **start).result["components"]
+    other = run(name, scaled, **options, **start_scaled).result["components"]
     assert errors(other / unit, one).max() < 1e-5
 
 

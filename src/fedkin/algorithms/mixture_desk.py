@@ -295,7 +295,9 @@ def _from_given(
     if noise is not None:
         opened.noise = noise
     if has_common_covariance(settings):
-        opened.covariance = np.eye(components.shape[-1])
+        # Not wider than the components lie apart: in small units all rows would look alike.
+        between = float(components.var(axis=-2).mean())
+        opened.covariance = (min(between, 1.0) or 1.0) * np.eye(components.shape[-1])
     replies = yield Ask(
         opened.step("improve"), opened.common(), opened.personal(), note="first step"
     )
