@@ -95,7 +95,10 @@ class Standardizer(OneToOneFeatureMixin, TransformerMixin, FederatedEstimator):
     # ------------------------------------------------------------ use
 
     def transform(self, X):
-        """Standardised rows: an array for an array, a Federation for a Federation."""
+        """Standardised rows: an array for an array, a Federation for a Federation.
+
+        A Federation's columns come out in the order of the fit.
+        """
         return self._mapped(X, self._forward)
 
     def inverse_transform(self, X):
@@ -105,9 +108,8 @@ class Standardizer(OneToOneFeatureMixin, TransformerMixin, FederatedEstimator):
     def _mapped(self, X: Any, change: Any) -> Any:
         check_is_fitted(self)
         if isinstance(X, Federation):
-            if X.n_features != self.n_features_in_:
-                raise ValueError(f"the fit had {self.n_features_in_} features, not {X.n_features}")
-            return replace(X, X=change(X.X))
+            clients = self._with_columns_of_the_fit(X)
+            return replace(clients, X=change(clients.X))
         return change(validate_data(self, X, dtype=np.float64, reset=False))
 
     def _forward(self, rows: np.ndarray) -> np.ndarray:
