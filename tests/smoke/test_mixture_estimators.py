@@ -1,4 +1,5 @@
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import fedkin
 from fedkin import TGMM, FedEM, Federation, FedGMM, FedGrEM, LocalEM, PooledEM
 from fedkin.datasets import make_gaussian_mixtures, make_regression_mixtures
+from fedkin.engines import InProcess
 
 SITES = make_gaussian_mixtures(6, 120, 0.5, n_outliers=0, n_components=3, random_state=1)
 REGRESSIONS = make_regression_mixtures(
@@ -200,6 +202,29 @@ def test_adapting_a_mixture_of_regressions_needs_and_uses_the_outcome():
     assert after > 0.8 > before
     again = fitted.fit(REGRESSIONS.clients)
     assert again.score(X, y, groups=["new"] * 200) == pytest.approx(before)
+
+
+class ElsewhereEngine(InProcess):
+    """Sites that keep their memories, as those beyond a network do."""
+
+    def run(self, *given):
+        return replace(super().run(*given), memories=None)
+
+
+def test_a_second_fit_keeps_nothing_of_the_first():
+    X, y, names = joined(REGRESSIONS)
+    named = Federation.from_groups(X, names, y, feature_names=["age", "dose", "weight"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # groups of x are not to be found in these data
+        fitted = FedGrEM(2, random_state=0).fit(named)
+    assert list(fitted.feature_names_in_) == ["age", "dose", "weight"]
+    fitted.set_params(family="regression").fit(X, y, groups=names)
+    fresh = FedGrEM(2, family="regression", random_state=0).fit(X, y, groups=names)
+    assert set(vars(fitted)) == set(vars(fresh))
+    assert not {"feature_names_in_", "means_", "covariance_"} & set(vars(fitted))
+    # Weights of rows that were here do not pass for those of sites elsewhere.
+    fitted.set_params(engine=ElsewhereEngine()).fit(X, y, groups=names)
+    assert not hasattr(fitted, "weights_")
 
 
 def test_the_summary_says_what_left():

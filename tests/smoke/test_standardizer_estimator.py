@@ -55,6 +55,16 @@ def test_columns_of_a_federation_are_known_by_their_names():
             change(other)
 
 
+def test_a_second_fit_keeps_nothing_of_the_first():
+    X, sites = np.arange(12.0).reshape(6, 2) ** 2, [*"aabbbb"]
+    named = Federation.from_groups(X, sites, feature_names=["age", "dose"])
+    fitted = Standardizer(whiten=True).fit(named)
+    fitted.set_params(whiten=False).fit(Federation.from_groups(X, sites))
+    alone = Standardizer().fit(Federation.from_groups(X, sites))
+    assert set(vars(fitted)) == set(vars(alone))
+    assert not hasattr(fitted, "feature_names_in_") and fitted.whitening_ is None
+
+
 def test_a_pipeline_carries_a_federation():
     data = make_regression_groups(20, 12, PAPER_COEF[2], random_state=0).federation
     whole = make_pipeline(Standardizer(), FMLR(2, random_state=0)).fit(data)

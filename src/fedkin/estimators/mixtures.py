@@ -44,6 +44,15 @@ class MixtureEstimator(FittedMixture):
     """
 
     _algorithm: ClassVar[Algorithm]
+    _private = (
+        "_position",
+        "_components",
+        "_centers",
+        "_site_loglik",
+        "_site_rows",
+        "_heard",
+        "_adapted",
+    )
 
     n_components: Any = 2
     _: KW_ONLY
@@ -73,6 +82,7 @@ class MixtureEstimator(FittedMixture):
         With `family="gaussian"` y is not used.
         """
         self._check_parameters()
+        self._forget()
         federation = self._federation(X, y if self.family == "regression" else None, groups)
         if federation is not None:
             self._check_data(federation)

@@ -53,6 +53,8 @@ class Standardizer(OneToOneFeatureMixin, TransformerMixin, FederatedEstimator):
     `transform` gives ((X - mean_) / scale_) @ whitening_. A column that never varies has scale 1.
     """
 
+    _private = ("_position", "_site_rows", "_site_degrees", "_used")
+
     def __init__(self, whiten=False, n_groups=None, robust=False, random_state=None, engine=None):
         self.whiten = whiten
         self.n_groups = n_groups
@@ -64,6 +66,7 @@ class Standardizer(OneToOneFeatureMixin, TransformerMixin, FederatedEstimator):
         """Fit to sites: rows X with a site name per row, or a Federation; y is not used."""
         if self.n_groups is not None and self.n_groups < 1:
             raise ValueError(f"n_groups must be at least 1, not {self.n_groups}")
+        self._forget()
         federation = self._federation(X, None, groups)
         settings = {"whiten": self.whiten, "n_groups": self.n_groups, "robust": self.robust}
         result = self._run(STANDARDIZER, settings, federation).result
