@@ -204,6 +204,15 @@ def test_adapting_a_mixture_of_regressions_needs_and_uses_the_outcome():
     assert again.score(X, y, groups=["new"] * 200) == pytest.approx(before)
 
 
+def test_predictions_at_a_new_site_do_not_depend_on_the_outcomes_to_be_predicted():
+    fitted = FedGrEM(2, family="regression", random_state=0).fit(REGRESSIONS.clients)
+    X = np.random.default_rng(0).normal(size=(100, 3))
+    y = X @ fitted.centers_[1]
+    new = Federation.from_groups(X, ["new"] * 100, y)
+    np.testing.assert_array_equal(fitted.predict(new), fitted.predict(X, groups=["new"] * 100))
+    assert fitted.score(new) == fitted.score(X, y, groups=["new"] * 100) < 0.9
+
+
 class ElsewhereEngine(InProcess):
     """Sites that keep their memories, as those beyond a network do."""
 

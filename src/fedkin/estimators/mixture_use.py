@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,8 @@ class FittedMixture(DensityMixin, FederatedEstimator):
         if self.family == "gaussian":
             return self.predict_proba(X, groups=groups).argmax(axis=1)
         clients, place = self._clients(X, None, groups)
+        # A Federation may bring the very outcomes that are to be predicted.
+        clients = replace(clients, y=None)
         weights, components, _ = self._parameters(clients)
         mixed = np.einsum("mr,mrp->mp", weights, components)[clients.owner]
         d = clients.n_features
