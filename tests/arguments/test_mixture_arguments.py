@@ -87,5 +87,8 @@ def test_wrong_shapes_in_use_are_named():
     regression.fit(SITES.X, SITES.X.sum(axis=1) + GROUPS.astype("U1").view(np.uint32), GROUPS)
     with pytest.raises(ValueError, match="needs y"):
         regression.score_samples(SITES.X, groups=GROUPS)
+    for rows in (SITES, SITES.X):
+        with pytest.raises(ValueError, match="score of a mixture of regressions needs the outcome"):
+            regression.score(rows)
     with pytest.raises(ValueError, match="y has shape"):
         regression.predict_proba(SITES.X, np.zeros(3), groups=GROUPS)

@@ -72,7 +72,13 @@ class FittedMixture(DensityMixin, FederatedEstimator):
     def score(self, X, y=None, groups=None):
         """Mean log density of the rows; for regressions, R squared of `predict`."""
         if self.family == "regression":
-            return r2_score(X.y if y is None else y, self.predict(X, groups))
+            y = X.y if y is None and isinstance(X, Federation) else y
+            if y is None:
+                raise ValueError(
+                    "score of a mixture of regressions needs the outcome y: score(X, y, "
+                    "groups=...), or a Federation with y"
+                )
+            return r2_score(y, self.predict(X, groups))
         return float(self.score_samples(X, groups=groups).mean())
 
     def adapt(self, X, y=None, groups=None):
