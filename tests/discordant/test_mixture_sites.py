@@ -91,6 +91,19 @@ def test_sites_whose_groups_cannot_be_matched_are_named():
     assert "Groups could be matched otherwise at: site 'other'" in str(fitted.summary())
 
 
+def test_regressions_are_not_advised_to_start_as_only_gaussian_mixtures_can():
+    rng = np.random.default_rng(0)
+    clients = {}
+    for k in range(6):
+        X, label = rng.normal(size=(60, 3)), rng.choice(3, 60)
+        clients[f"s{k}"] = (X, (X * COEF[label]).sum(axis=1) + 0.3 * rng.normal(size=60))
+    X = rng.normal(size=(60, 3))
+    clients["other"] = (X, rng.choice([-30.0, 0.0, 30.0], size=60) * X.sum(axis=1))
+    model = FedGrEM(3, family="regression", init="kmeans++", random_state=0)
+    with pytest.warns(AmbiguousWarning, match="'other'.*Fewer components may help"):
+        model.fit(Federation.from_clients(clients))
+
+
 def test_not_settling_and_halved_steps_are_said():
     with pytest.warns(ConvergenceWarning, match="did not settle within max_rounds=1"):
         FedGrEM(3, max_rounds=1, random_state=0).fit(SITES.take(np.arange(6)))

@@ -104,6 +104,12 @@ class MixtureEstimator(FittedMixture):
                     "init='federated' is for family='regression'; Gaussian mixtures start from "
                     "'kmeans++', 'ward' or an array"
                 )
+            if self.init == "ward" and self.family == "regression":
+                others = ", ".join(repr(word) for word in words if word not in ("auto", "ward"))
+                raise ValueError(
+                    "init='ward' is for family='gaussian': it clusters x and knows nothing of y; "
+                    f"mixtures of regressions start from {others} or an array"
+                )
         for name in COUNTS:
             if getattr(self, name, None) is not None:
                 check_count(name, getattr(self, name))
@@ -238,10 +244,11 @@ class MixtureEstimator(FittedMixture):
                 stacklevel=3,
             )
         if self.ambiguous_.any():
+            remedy = " or init='ward'" if self.family == "gaussian" else ""
             warnings.warn(
                 f"at {listed(self.client_names_[self.ambiguous_])} another matching of groups "
                 "fits about as well: groups there may not mean what they mean elsewhere "
-                "(ambiguous_). Fewer components or init='ward' may help.",
+                f"(ambiguous_). Fewer components{remedy} may help.",
                 AmbiguousWarning,
                 stacklevel=3,
             )
