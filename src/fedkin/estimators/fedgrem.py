@@ -54,7 +54,7 @@ class FedGrEM(JoiningEstimator):
     clip : float or None
         Bounds how far one row may pull a component, in standard deviations.
     threshold : float or None
-        Soft threshold of components for high dimension (appendix D).
+        Soft threshold of components, not of intercepts, for high dimension (appendix D).
     sigma : float or None
         Noise of the regressions; None learns one for all sites.
     fit_intercept, n_restarts, max_rounds, tol, random_state
