@@ -167,6 +167,46 @@ def test_regression_faces_find_easy_regressions(estimator):
     assert "regressions" in str(fitted.summary())
 
 
+@pytest.mark.parametrize("per_site", [False, True])
+@pytest.mark.parametrize("estimator", GAUSSIAN, ids=str)
+def test_a_gaussian_fit_can_go_on_from_fitted_components(estimator, per_site):
+    first = clone(estimator).fit(SITES.clients)
+    start = first.means_ if per_site else first.centers_
+    again = clone(estimator).set_params(init=start).fit(SITES.clients)
+    assert again.score(SITES.clients) == pytest.approx(first.score(SITES.clients), abs=0.02)
+
+
+@pytest.mark.parametrize("per_site", [False, True])
+@pytest.mark.parametrize("estimator", REGRESSION, ids=str)
+def test_a_regression_fit_can_go_on_from_fitted_coefficients(estimator, per_site):
+    first = clone(estimator).fit(REGRESSIONS.clients)
+    start = first.coef_ if per_site else first.centers_
+    again = clone(estimator).set_params(init=start).fit(REGRESSIONS.clients)
+    density = [fit.score_samples(REGRESSIONS.clients).mean() for fit in (first, again)]
+    assert density[1] == pytest.approx(density[0], abs=0.02)
+
+
+@pytest.mark.parametrize("model", [LocalEM(2, tol=1e-10), PooledEM(2, tol=1e-10)], ids=str)
+@pytest.mark.parametrize("kind", ["identity", "spherical", "diag", "tied"])
+def test_given_components_decide_where_a_fit_alone_begins(model, kind):
+    rng = np.random.default_rng(0)
+    means = np.array([[-4.0, 0.0], [4.0, 1.0]])
+    clients = Federation.from_clients([means[np.arange(90) % 2] + rng.normal(size=(90, 2))] * 2)
+    for order in ([0, 1], [1, 0]):
+        start = 0.5 * means[order]
+        found = clone(model).set_params(covariance_type=kind, init=start).fit(clients)
+        np.testing.assert_allclose(found.means_, np.tile(means[order], (2, 1, 1)), atol=0.4)
+
+
+def test_coefficients_given_without_intercepts_start_at_intercept_zero():
+    options = {"family": "regression", "fit_intercept": True, "random_state": 0}
+    first = FedGrEM(2, **options).fit(REGRESSIONS.clients)
+    zero = np.concatenate([first.coef_, np.zeros((6, 2, 1))], axis=-1)
+    starts = (first.coef_, zero)
+    one, other = (FedGrEM(2, init=s, **options).fit(REGRESSIONS.clients) for s in starts)
+    np.testing.assert_array_equal(one.coef_, other.coef_)
+
+
 def test_adapting_gives_a_new_site_weights_and_leaves_the_rest():
     fitted = FedGrEM(3, random_state=0).fit(SITES.clients)
     before, centers = fitted.weights_.copy(), fitted.centers_.copy()

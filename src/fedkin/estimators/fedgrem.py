@@ -36,7 +36,7 @@ class FedGrEM(JoiningEstimator):
         site alone from hierarchical clusters (Gaussian mixtures); slow from several thousand rows a
         site on, better on real data. "federated": shared coefficients from all sites with a spare
         component (regressions). "auto": "federated" for regressions, else "kmeans++". An array has
-        the intercept last.
+        the intercept last, or none: then intercepts start at 0.
     second_start : "auto" or bool
         After the local fits, every site fits once more from the centres of all and keeps the
         likelier fit: repairs sites whose own start went astray. "auto": with "adaptive".

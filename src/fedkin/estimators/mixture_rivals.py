@@ -119,10 +119,10 @@ class TGMM(JoiningEstimator):
 class LocalEM(MixtureEstimator):
     """Every site alone, by EM or gradient EM; groups mean something else at every site.
 
-    step : "em" or "gradient" (with steps of `step_constant`). init : "auto", "kmeans++", "ward".
-    Other parameters and attributes are those of `FedGrEM`. In process, sites' components are
-    aligned afterwards to give `centers_` (medians over sites), nothing more; elsewhere they stay
-    at the sites, and there is nothing to predict with.
+    step : "em" or "gradient" (with steps of `step_constant`). init : "auto", "kmeans++", "ward", or
+    array (R, p) or (m, R, p). Other parameters and attributes are those of `FedGrEM`. In process,
+    sites' components are aligned afterwards to give `centers_` (medians over sites), nothing more;
+    elsewhere they stay at the sites, and there is nothing to predict with.
     """
 
     _algorithm = LOCAL_EM
@@ -138,19 +138,12 @@ class LocalEM(MixtureEstimator):
     def _check_parameters(self) -> None:
         super()._check_parameters()
         check_choice("step", self.step, ("em", "gradient"))
-        if not isinstance(self.init, str):
-            raise ValueError("every site finds its own start: init is 'kmeans++' or 'ward'")
 
     def _starts(self) -> tuple[str, ...]:
         return ()
 
     def _usual_start(self) -> str:
         return "kmeans++"
-
-    def _settings(self, federation: Federation | None) -> dict[str, Any]:
-        settings = super()._settings(federation)
-        settings.pop("init", None)
-        return settings
 
     def _fitted_components(self, result, memories):
         if "components" not in memories:
@@ -172,7 +165,7 @@ class PooledEM(LocalEM):
     """EM on all rows in one place: what could be done if data could be shared. In process only.
 
     Parameters and attributes are those of `LocalEM`; every site has the same components, weights
-    and covariance.
+    and covariance. Given components of every site are averaged for the start.
     """
 
     def fit(self, X=None, y=None, groups=None):
@@ -188,6 +181,8 @@ class PooledEM(LocalEM):
         """One site that holds all rows; what it finds is everybody's."""
         everything = np.full(len(federation.X), "all")
         pooled = Federation.from_groups(federation.X, everything, federation.y)
+        if np.ndim(settings["init"]) == 3:
+            settings = {**settings, "init": settings["init"].mean(axis=0)}
         outcome = super()._run(algorithm, settings, pooled)
         m = federation.n_clients
         self.client_names_ = np.array(federation.names, dtype=object)
