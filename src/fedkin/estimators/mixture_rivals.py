@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from fedkin.algorithms.fedem import FEDEM
-from fedkin.algorithms.fedgmm import FEDGMM
 from fedkin.algorithms.local_em import LOCAL_EM
 from fedkin.algorithms.tgmm import TGMM as TGMM_ALGORITHM
 from fedkin.alignment import align
 from fedkin.engines import InProcess
-from fedkin.estimators.base import check_choice, check_count
+from fedkin.estimators.base import check_choice
 from fedkin.estimators.mixtures import JoiningEstimator, MixtureEstimator
 from fedkin.federation import Federation
 
@@ -21,7 +20,6 @@ SUMS_LEFT = (
     "Each site sent its rows (or products of them) weighted by group and added up; sizes and means "
     "of its groups follow from these sums."
 )
-MOMENTS_LEFT = "Each site also sent sums of its x and of products of its x."
 ONLY_LIKELIHOOD_LEFT = "Nothing but its log likelihood and number of rows left a site."
 ROWS_LEFT = "All rows were brought to one place: this fit shares the data themselves."
 
@@ -56,40 +54,6 @@ class FedEM(JoiningEstimator):
 
     def _account(self) -> list[str]:
         return ([SUMS_LEFT] if self.average == "pooled" else []) + super()._account()
-
-
-@dataclass(eq=False, repr=False)
-class FedGMM(JoiningEstimator):
-    """Shared components of x and shared regressions, pair weights of a site (Wu et al. 2023).
-
-    n_input_components : number of components of x (M_1). Regressions only. Other parameters and
-    attributes are those of `FedGrEM`; also `input_centers_` and `input_covariances_`.
-    """
-
-    _algorithm = FEDGMM
-
-    family: Any = "regression"
-    n_input_components: Any = 3
-    sigma: Any = None
-    fit_intercept: Any = False
-    max_rounds: Any = 500
-
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        if self.family != "regression":
-            raise ValueError(
-                "FedGMM models an outcome y beside x: family='regression'. For Gaussian mixtures "
-                "use FedEM, TGMM or FedGrEM"
-            )
-        check_count("n_input_components", self.n_input_components)
-
-    def _read(self, outcome) -> None:
-        super()._read(outcome)
-        self.input_centers_ = outcome.result["input_centers"]
-        self.input_covariances_ = outcome.result["input_covariances"]
-
-    def _account(self) -> list[str]:
-        return [*super()._account(), SUMS_LEFT, MOMENTS_LEFT]
 
 
 @dataclass(eq=False, repr=False)
