@@ -18,6 +18,9 @@ WITH_Y = Federation.from_groups(SITES.X, GROUPS, SITES.X.sum(axis=1))
         (FedGrEM(2, shrinkage="none"), "shrinkage must be one of"),
         (FedGrEM(2, init="random"), "init must be one of"),
         (FedGrEM(2, init="federated"), "is for family='regression'"),
+        (FedGrEM(2, family="regression", init="ward"), "from 'kmeans\\+\\+', 'federated' or an"),
+        (LocalEM(2, family="regression", init="ward"), "start from 'kmeans\\+\\+' or an array"),
+        (FedGMM(2, init="ward"), "is for family='gaussian'"),
         (FedGrEM(2, init=np.zeros((3, 3))), r"init has shape \(3, 3\); expected \(2, 3\)"),
         (FedGrEM(0), "n_components must be at least 1"),
         (FedGrEM(31), "needs a site with at least as many rows"),
@@ -48,7 +51,9 @@ WITH_Y = Federation.from_groups(SITES.X, GROUPS, SITES.X.sum(axis=1))
         (FedGMM(2, n_input_components=0), "n_input_components must be at least 1"),
         (TGMM(2, family="regression"), "use FedEM, FedGMM or FedGrEM"),
         (TGMM(2, source_weight=-1.0), "source_weight must not be negative"),
-        (LocalEM(2, init=np.zeros((2, 3))), "every site finds its own start"),
+        (LocalEM(2, init=np.zeros((2, 4))), r"init has shape \(2, 4\); expected \(2, 3\)"),
+        (FedGrEM(2, init=np.full((2, 3), np.nan)), r"not finite \(6, the first at \[0, 0\]\)"),
+        (PooledEM(2, init=[[0, 0, 0], [0, np.inf, 0]]), r"not finite \(1, the first at \[1, 1\]"),
         (LocalEM(2, step="newton"), "step must be one of"),
     ],
     ids=str,
@@ -77,6 +82,14 @@ def test_pooled_rows_need_the_data_here():
         PooledEM(2, engine=Elsewhere()).fit(SITES)
 
 
+def test_shapes_of_coefficients_with_and_without_intercept_are_told():
+    model = FedGrEM(2, family="regression", fit_intercept=True, init=np.zeros((2, 5)))
+    with pytest.raises(ValueError, match=r"expected \(2, 4\) .* intercept last or left out for 0"):
+        model.fit(WITH_Y)
+    with pytest.raises(ValueError, match=r"expected \(2, 3\) for all sites or \(3, 2, 3\)$"):
+        model.set_params(fit_intercept=False).fit(WITH_Y)
+
+
 def test_wrong_shapes_in_use_are_named():
     fitted = FedGrEM(2, random_state=0).fit(SITES)
     with pytest.raises(ValueError, match="groups must name a site for each"):
@@ -87,5 +100,8 @@ def test_wrong_shapes_in_use_are_named():
     regression.fit(SITES.X, SITES.X.sum(axis=1) + GROUPS.astype("U1").view(np.uint32), GROUPS)
     with pytest.raises(ValueError, match="needs y"):
         regression.score_samples(SITES.X, groups=GROUPS)
+    for rows in (SITES, SITES.X):
+        with pytest.raises(ValueError, match="score of a mixture of regressions needs the outcome"):
+            regression.score(rows)
     with pytest.raises(ValueError, match="y has shape"):
         regression.predict_proba(SITES.X, np.zeros(3), groups=GROUPS)

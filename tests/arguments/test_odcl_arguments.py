@@ -50,6 +50,7 @@ def test_a_wrong_parameter_is_named_with_its_remedy(parameters, complaint):
         ({"averaging": "both"}, "averaging must be one of"),
         ({"divide_by": "none"}, "divide_by must be one of"),
         ({"init": "oracle"}, "init must be one of"),
+        ({"init": np.full((2, 20), np.nan)}, r"init has entries that are not finite \(40"),
         ({"init": np.ones((3, 20))}, r"init has shape \(3, 21\); expected \(2, 21\)"),
         ({"step_size": 0.0}, "step_size must be positive"),
         ({"n_clusters": 0}, "n_clusters must be at least 1"),

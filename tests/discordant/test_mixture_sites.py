@@ -1,12 +1,17 @@
 """Empty, tiny, constant, far and contradictory sites beside ordinary ones."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from fedkin import TGMM, FedEM, Federation, FedGMM, FedGrEM, LocalEM
+from fedkin.algorithms import mixture_desk
+from fedkin.algorithms.fedgrem import FEDGREM
+from fedkin.datasets import make_gaussian_mixtures
+from fedkin.engines import InProcess
 from fedkin.estimators.mixtures import AmbiguousWarning, StepHalvedWarning
 
 CENTERS = np.array([[4.0, 0.0, 0.0], [0.0, 4.0, 0.0], [0.0, 0.0, 4.0]])
@@ -86,6 +91,19 @@ def test_sites_whose_groups_cannot_be_matched_are_named():
     assert "Groups could be matched otherwise at: site 'other'" in str(fitted.summary())
 
 
+def test_regressions_are_not_advised_to_start_as_only_gaussian_mixtures_can():
+    rng = np.random.default_rng(0)
+    clients = {}
+    for k in range(6):
+        X, label = rng.normal(size=(60, 3)), rng.choice(3, 60)
+        clients[f"s{k}"] = (X, (X * COEF[label]).sum(axis=1) + 0.3 * rng.normal(size=60))
+    X = rng.normal(size=(60, 3))
+    clients["other"] = (X, rng.choice([-30.0, 0.0, 30.0], size=60) * X.sum(axis=1))
+    model = FedGrEM(3, family="regression", init="kmeans++", random_state=0)
+    with pytest.warns(AmbiguousWarning, match="'other'.*Fewer components may help"):
+        model.fit(Federation.from_clients(clients))
+
+
 def test_not_settling_and_halved_steps_are_said():
     with pytest.warns(ConvergenceWarning, match="did not settle within max_rounds=1"):
         FedGrEM(3, max_rounds=1, random_state=0).fit(SITES.take(np.arange(6)))
@@ -96,3 +114,70 @@ def test_not_settling_and_halved_steps_are_said():
     model = FedGrEM(3, family="regression", shrinkage="paper", max_rounds=5, random_state=0)
     with pytest.warns(StepHalvedWarning, match="lower step_constant"):
         model.fit(wide)
+
+
+# --- sites that lie about their number of rows ---------------------------------------------------
+
+
+def claiming(rows, bad):
+    """FedGrEM's algorithm in which one site claims so many rows."""
+
+    def lying(step):
+        def function(clients, *rest):
+            reply, memory = step.function(clients, *rest)
+            if "rows" in reply and bad in clients.names:
+                reply["rows"][clients.names.index(bad)] = rows
+            return reply, memory
+
+        return replace(step, function=function)
+
+    steps = {name: lying(step) for name, step in FEDGREM.steps.items()}
+    return replace(FEDGREM, steps=steps)
+
+
+@pytest.mark.parametrize("rows", [1e9, -1.0])
+@pytest.mark.parametrize("share_weights", [False, True])
+def test_claimed_rows_do_not_move_the_papers_centre(rows, share_weights):
+    sim = make_gaussian_mixtures(10, 100, n_outliers=0, n_components=2, n_features=3)
+    far = replace(sim.clients, X=sim.clients.X + 1000.0 * (sim.clients.owner == 0)[:, None])
+    settings = {"n_components": 2, "shrinkage": "paper", "share_weights": share_weights}
+    used = claiming(rows, far.names[0])
+    found = InProcess().run(used, settings, far, 0).result["centers"]
+    distance = np.linalg.norm(found[:, None] - sim.centers, axis=-1)
+    assert sorted(distance.argmin(axis=0)) == [0, 1]
+    assert distance.min(axis=0).max() < 1.0
+
+
+@pytest.mark.parametrize("rows", [1e9, 1000.0, 1.0])
+def test_claimed_rows_do_not_change_a_common_covariance(rows):
+    sim = make_gaussian_mixtures(10, 100, n_outliers=0, n_components=2, n_features=3)
+    used = claiming(rows, sim.clients.names[0])
+    settings = {"n_components": 2, "covariance_type": "tied"}
+    found = InProcess().run(used, settings, sim.clients, 0).result["covariance"]
+    assert np.trace(found) / 3 == pytest.approx(1.0, abs=0.15)
+
+
+class TiedDesk(mixture_desk.Desk):
+    """Sites that have sent rows (m,) and scatter (m,) of one column."""
+
+    def __init__(self, rows, scatter):
+        super().__init__({"family": "gaussian", "covariance_type": "tied"}, len(rows), 2, 1)
+        self.heard[:] = True
+        self.estimates[:] = [[-3.0], [3.0]]
+        self.rows, self.scatter = np.array(rows), np.array(scatter)[:, None, None]
+
+    def combine(self, number):
+        """Not asked for."""
+
+
+def test_scatter_that_fits_the_claimed_rows_counts_for_so_many_sites_only():
+    desk = TiedDesk([1e9, *[100.0] * 100], [2e9, *[100.0] * 100])
+    desk.pool_covariance()
+    assert desk.covariance[0, 0] == pytest.approx((20 * 2 + 100) / 120)
+
+
+def test_an_honest_site_of_few_rows_keeps_its_say_in_a_common_covariance():
+    """Two components leave two thirds of the scatter of six rows, above the bound of one third."""
+    desk = TiedDesk([6.0, 100.0, 100.0], [4.0, 100.0, 100.0])
+    desk.pool_covariance()
+    assert desk.covariance[0, 0] == pytest.approx(204 / 206)

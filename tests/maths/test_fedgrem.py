@@ -148,6 +148,27 @@ def test_a_tied_fit_does_not_depend_on_the_units():
     assert errors(other / units, one).max() < 1e-5
 
 
+@pytest.mark.parametrize("unit", [1e-7, 1e7])
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("name", ["fedgrem", "fedem"])
+def test_a_tied_fit_does_not_depend_on_one_unit_for_all_however_small(name, given, unit):
+    sim = small(0.5)
+    scaled = replace(sim.clients, X=sim.clients.X * unit)
+    options = {"n_components": 3, "covariance_type": "tied", "tol": 1e-9, "max_rounds": 3000}
+    start = {"init": sim.centers} if given else {}
+    start_scaled = {"init": sim.centers * unit} if given else {}
+    one = run(name, sim.clients, **options, **start).result["components"]
+    other = run(name, scaled, **options, **start_scaled).result["components"]
+    assert errors(other / unit, one).max() < 1e-5
+
+
+def test_rows_that_are_all_equal_leave_no_scatter_but_rounding():
+    clients = Federation.from_clients([np.full((5, 2), value) for value in (1e5 / 3, 1e5 / 7)])
+    for n_components in (1, 2):
+        found = run("fedgrem", clients, n_components=n_components, covariance_type="tied").result
+        np.testing.assert_allclose(found["covariance"], np.eye(2))
+
+
 def test_sites_in_an_order_of_their_own_are_told_ours_until_they_answer():
     """A site away in the rounds after the start still ends in the common order."""
     clients = small(0.3).clients

@@ -85,6 +85,29 @@ def test_a_threshold_finds_sparse_components_where_features_outnumber_rows(shrin
     assert np.abs(held[..., :3]).min() > 1.5
 
 
+@pytest.mark.parametrize("step", ["em", "gradient"])
+def test_a_threshold_leaves_the_intercept_alone(step):
+    rng = np.random.default_rng(0)
+    clients = {}
+    for k in range(6):
+        X, label = rng.normal(size=(200, 3)), rng.choice(2, 200)
+        y = np.where(label, 4.0, -4.0) + 3.0 * X[:, 0] + 0.5 * rng.normal(size=200)
+        clients[f"s{k}"] = (X, y)
+    found = run(
+        "fedgrem",
+        Federation.from_clients(clients),
+        n_components=2,
+        family="regression",
+        fit_intercept=True,
+        threshold=1.0,
+        step=step,
+        init=np.array([[3.0, 0.0, 0.0, 4.0], [3.0, 0.0, 0.0, -4.0]]),
+    ).result["centers"]
+    np.testing.assert_allclose(found[:, 3], [4.0, -4.0], atol=0.15)
+    np.testing.assert_allclose(found[:, 1:3], 0.0, atol=1e-12)
+    assert (found[:, 0] < 2.5).all()
+
+
 # --- gradient steps ------------------------------------------------------------------------------
 
 

@@ -1,4 +1,5 @@
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import fedkin
 from fedkin import TGMM, FedEM, Federation, FedGMM, FedGrEM, LocalEM, PooledEM
 from fedkin.datasets import make_gaussian_mixtures, make_regression_mixtures
+from fedkin.engines import InProcess
 
 SITES = make_gaussian_mixtures(6, 120, 0.5, n_outliers=0, n_components=3, random_state=1)
 REGRESSIONS = make_regression_mixtures(
@@ -154,6 +156,9 @@ def test_regression_faces_find_easy_regressions(estimator):
     own = share.argmax(axis=1)
     each = [agreement(own[names == n], REGRESSIONS.labels[names == n], 2) for n in set(names)]
     assert np.mean(each) > 0.85
+    assert "regressions" in str(fitted.summary())
+    if isinstance(estimator, FedGMM):
+        return  # x tells more than the site does
     mixed = np.einsum("mr,mrd->md", fitted.weights_, fitted.coef_)
     offset = np.einsum("mr,mr->m", fitted.weights_, fitted.intercept_)
     owner = REGRESSIONS.clients.owner
@@ -162,7 +167,117 @@ def test_regression_faces_find_easy_regressions(estimator):
     np.testing.assert_allclose(
         fitted.predict_proba(X[:5], groups=names[:5]), fitted.weights_[owner[:5]]
     )
-    assert "regressions" in str(fitted.summary())
+
+
+def two_blobs(n_sites=4, n_rows=100, seed=0):
+    """x about -5 or 5, and y on another line there."""
+    rng = np.random.default_rng(seed)
+    place = rng.choice([-5.0, 5.0], size=n_sites * n_rows)
+    x = place + rng.normal(size=len(place))
+    y = np.where(place > 0, 2.0 * x, 10.0 - 2.0 * x) + 3.0 * rng.normal(size=len(place))
+    return x[:, None], y, np.repeat([f"s{k}" for k in range(n_sites)], n_rows)
+
+
+def brute_pairs(model, X, y, pairs):
+    """Pair weights times densities of x (n, M, R); densities of y (n, R); lines at x (n, R)."""
+    from scipy.stats import multivariate_normal, norm
+
+    of_x = np.stack(
+        [
+            multivariate_normal(m, c).pdf(X)
+            for m, c in zip(model.input_centers_, model.input_covariances_)
+        ],
+        axis=1,
+    )
+    lines = X @ model.coef_[0].T + model.intercept_[0]
+    of_y = norm(lines, model.sigma_[0]).pdf(y[:, None])
+    return pairs * of_x[:, :, None], of_y, lines
+
+
+def test_fedgmm_predicts_with_the_regressions_of_the_place_where_x_lies():
+    X, y, names = two_blobs()
+    model = FedGMM(2, n_input_components=2, fit_intercept=True, n_restarts=5, random_state=0)
+    fitted = model.fit(X, y, groups=names)
+    assert fitted.pair_weights_.shape == (4, 2, 2)
+    np.testing.assert_allclose(fitted.pair_weights_.sum(axis=1), fitted.weights_)
+    assert fitted.score(X, y, groups=names) > 0.6
+    # A site of the fit, and one that was not in it: its own pair weights, and the average.
+    cases = {"s1": fitted.pair_weights_[1], "new": fitted.pair_weights_.mean(axis=0)}
+    for site, pairs in cases.items():
+        of_x, of_y, lines = brute_pairs(fitted, X, y, pairs)
+        share = of_x.sum(axis=1) / of_x.sum(axis=(1, 2))[:, None]
+        np.testing.assert_allclose(fitted.predict_proba(X, groups=site), share, atol=1e-10)
+        np.testing.assert_allclose(fitted.predict(X, groups=site), (share * lines).sum(axis=1))
+        if site == "s1":
+            joint = share * of_y
+            total = joint.sum(axis=1)
+            np.testing.assert_allclose(
+                fitted.score_samples(X, y, groups=site), np.log(total), rtol=1e-8
+            )
+            np.testing.assert_allclose(
+                fitted.predict_proba(X, y, groups=site), joint / total[:, None], atol=1e-10
+            )
+
+
+def test_fedgmm_adapts_pair_weights_to_a_new_site():
+    X, y, names = two_blobs()
+    model = FedGMM(2, n_input_components=2, fit_intercept=True, n_restarts=5, random_state=0)
+    fitted = model.fit(X, y, groups=names)
+    # At the new site the lines have changed places.
+    lines = X @ fitted.coef_[0].T + fitted.intercept_[0]
+    new_y = lines[np.arange(len(X)), fitted.predict_proba(X).argmin(axis=1)]
+    assert fitted.score(X, new_y, groups="new") < 0
+    fitted.adapt(X[:200], new_y[:200], groups="new")
+    assert fitted.score(X[200:], new_y[200:], groups="new") > 0.9
+
+
+def test_fedgmm_without_weights_of_the_sites_still_predicts():
+    X, y, names = two_blobs()
+    model = FedGMM(2, n_input_components=2, fit_intercept=True, random_state=0)
+    fitted = model.set_params(engine=ElsewhereEngine()).fit(X, y, groups=names)
+    assert not hasattr(fitted, "pair_weights_")
+    np.testing.assert_allclose(fitted.predict_proba(X, groups=names), 0.5)
+    assert np.isfinite(fitted.score_samples(X, y, groups=names)).all()
+
+
+@pytest.mark.parametrize("per_site", [False, True])
+@pytest.mark.parametrize("estimator", GAUSSIAN, ids=str)
+def test_a_gaussian_fit_can_go_on_from_fitted_components(estimator, per_site):
+    first = clone(estimator).fit(SITES.clients)
+    start = first.means_ if per_site else first.centers_
+    again = clone(estimator).set_params(init=start).fit(SITES.clients)
+    assert again.score(SITES.clients) == pytest.approx(first.score(SITES.clients), abs=0.02)
+
+
+@pytest.mark.parametrize("per_site", [False, True])
+@pytest.mark.parametrize("estimator", REGRESSION, ids=str)
+def test_a_regression_fit_can_go_on_from_fitted_coefficients(estimator, per_site):
+    first = clone(estimator).fit(REGRESSIONS.clients)
+    start = first.coef_ if per_site else first.centers_
+    again = clone(estimator).set_params(init=start).fit(REGRESSIONS.clients)
+    density = [fit.score_samples(REGRESSIONS.clients).mean() for fit in (first, again)]
+    assert density[1] == pytest.approx(density[0], abs=0.02)
+
+
+@pytest.mark.parametrize("model", [LocalEM(2, tol=1e-10), PooledEM(2, tol=1e-10)], ids=str)
+@pytest.mark.parametrize("kind", ["identity", "spherical", "diag", "tied"])
+def test_given_components_decide_where_a_fit_alone_begins(model, kind):
+    rng = np.random.default_rng(0)
+    means = np.array([[-4.0, 0.0], [4.0, 1.0]])
+    clients = Federation.from_clients([means[np.arange(90) % 2] + rng.normal(size=(90, 2))] * 2)
+    for order in ([0, 1], [1, 0]):
+        start = 0.5 * means[order]
+        found = clone(model).set_params(covariance_type=kind, init=start).fit(clients)
+        np.testing.assert_allclose(found.means_, np.tile(means[order], (2, 1, 1)), atol=0.4)
+
+
+def test_coefficients_given_without_intercepts_start_at_intercept_zero():
+    options = {"family": "regression", "fit_intercept": True, "random_state": 0}
+    first = FedGrEM(2, **options).fit(REGRESSIONS.clients)
+    zero = np.concatenate([first.coef_, np.zeros((6, 2, 1))], axis=-1)
+    starts = (first.coef_, zero)
+    one, other = (FedGrEM(2, init=s, **options).fit(REGRESSIONS.clients) for s in starts)
+    np.testing.assert_array_equal(one.coef_, other.coef_)
 
 
 def test_adapting_gives_a_new_site_weights_and_leaves_the_rest():
@@ -200,6 +315,38 @@ def test_adapting_a_mixture_of_regressions_needs_and_uses_the_outcome():
     assert after > 0.8 > before
     again = fitted.fit(REGRESSIONS.clients)
     assert again.score(X, y, groups=["new"] * 200) == pytest.approx(before)
+
+
+def test_predictions_at_a_new_site_do_not_depend_on_the_outcomes_to_be_predicted():
+    fitted = FedGrEM(2, family="regression", random_state=0).fit(REGRESSIONS.clients)
+    X = np.random.default_rng(0).normal(size=(100, 3))
+    y = X @ fitted.centers_[1]
+    new = Federation.from_groups(X, ["new"] * 100, y)
+    np.testing.assert_array_equal(fitted.predict(new), fitted.predict(X, groups=["new"] * 100))
+    assert fitted.score(new) == fitted.score(X, y, groups=["new"] * 100) < 0.9
+
+
+class ElsewhereEngine(InProcess):
+    """Sites that keep their memories, as those beyond a network do."""
+
+    def run(self, *given):
+        return replace(super().run(*given), memories=None)
+
+
+def test_a_second_fit_keeps_nothing_of_the_first():
+    X, y, names = joined(REGRESSIONS)
+    named = Federation.from_groups(X, names, y, feature_names=["age", "dose", "weight"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # groups of x are not to be found in these data
+        fitted = FedGrEM(2, random_state=0).fit(named)
+    assert list(fitted.feature_names_in_) == ["age", "dose", "weight"]
+    fitted.set_params(family="regression").fit(X, y, groups=names)
+    fresh = FedGrEM(2, family="regression", random_state=0).fit(X, y, groups=names)
+    assert set(vars(fitted)) == set(vars(fresh))
+    assert not {"feature_names_in_", "means_", "covariance_"} & set(vars(fitted))
+    # Weights of rows that were here do not pass for those of sites elsewhere.
+    fitted.set_params(engine=ElsewhereEngine()).fit(X, y, groups=names)
+    assert not hasattr(fitted, "weights_")
 
 
 def test_the_summary_says_what_left():

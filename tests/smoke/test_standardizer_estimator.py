@@ -38,6 +38,33 @@ def test_a_federation_stays_one_with_names_and_target():
         Standardizer().fit(data.X[:, 1:]).transform(data)
 
 
+def test_columns_of_a_federation_are_known_by_their_names():
+    X, sites = np.array([[1.0, 200.0], [3.0, 100.0], [8.0, 600.0]]), ["a", "a", "b"]
+    fitted = Standardizer().fit(Federation.from_groups(X, sites, feature_names=["age", "dose"]))
+    turned = Federation.from_groups(X[:, ::-1], sites, feature_names=["dose", "age"])
+    moved = fitted.transform(turned)
+    assert tuple(moved.feature_names) == ("age", "dose")
+    np.testing.assert_allclose(moved.X, (X - fitted.mean_) / fitted.scale_)
+    back = fitted.inverse_transform(
+        Federation.from_groups(moved.X[:, ::-1], sites, feature_names=["dose", "age"])
+    )
+    np.testing.assert_allclose(back.X, X)
+    other = Federation.from_groups(X, sites, feature_names=["age", "weight"])
+    for change in (fitted.transform, fitted.inverse_transform):
+        with pytest.raises(ValueError, match="lacks dose has besides weight"):
+            change(other)
+
+
+def test_a_second_fit_keeps_nothing_of_the_first():
+    X, sites = np.arange(12.0).reshape(6, 2) ** 2, [*"aabbbb"]
+    named = Federation.from_groups(X, sites, feature_names=["age", "dose"])
+    fitted = Standardizer(whiten=True).fit(named)
+    fitted.set_params(whiten=False).fit(Federation.from_groups(X, sites))
+    alone = Standardizer().fit(Federation.from_groups(X, sites))
+    assert set(vars(fitted)) == set(vars(alone))
+    assert not hasattr(fitted, "feature_names_in_") and fitted.whitening_ is None
+
+
 def test_a_pipeline_carries_a_federation():
     data = make_regression_groups(20, 12, PAPER_COEF[2], random_state=0).federation
     whole = make_pipeline(Standardizer(), FMLR(2, random_state=0)).fit(data)

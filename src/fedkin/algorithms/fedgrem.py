@@ -22,6 +22,7 @@ Where we differ from the paper
 - The noise of the regressions, if not given, is one for all sites: the median site's. Each site's
   own shrinks with its own overfit, which then looks like certainty.
 - A site that is not asked or not heard keeps its place: the server uses its last estimate.
+- No site counts for more than 20 times the median site's rows: nobody can check what it claims.
 - Declined for now: the decentralised variant sketched in appendix D.
 """
 
@@ -103,7 +104,11 @@ class Desk(mixture_desk.Desk):
         growth = settings["penalty_constant"] * np.sqrt(p + np.log(m))
         self.penalty = settings["penalty_decay"] * last + growth
         made = shrink_to_center(
-            self.estimates, self.rows, self.penalty, start=self.centers, solver=settings["solver"]
+            self.estimates,
+            self.counted_rows(),
+            self.penalty,
+            start=self.centers,
+            solver=settings["solver"],
         )
         self.shared, self.centers = made.estimates, made.center
         away = np.linalg.norm(self.estimates - self.centers, axis=-1).mean(axis=1)
@@ -113,9 +118,10 @@ class Desk(mixture_desk.Desk):
 
     def _combine_weights(self) -> None:
         """Appendix D: the weights get the same treatment; a share w of n rows has w(1-w)/n."""
-        noise = self.weights * (1 - self.weights) / np.maximum(self.rows, 1.0)[:, None]
+        rows = self.counted_rows()
+        noise = self.weights * (1 - self.weights) / np.maximum(rows, 1.0)[:, None]
         noise = np.maximum(noise.mean(axis=1, keepdims=True), 1e-9)
-        noise = np.where(self.rows[:, None] > 0, noise, np.inf)
+        noise = np.where(rows[:, None] > 0, noise, np.inf)
         made = shrink_adaptively(self.weights[:, None, :], noise)
         positive = np.maximum(made.estimates[:, 0], 1e-6)
         self.shared_weights = positive / positive.sum(axis=1, keepdims=True)

@@ -2,7 +2,7 @@
 
 What leaves a site is its log likelihood and number of rows, so that the server can say how the
 fits went; components, weights and scale stay. A round is a whole local fit; sites that were not
-heard are given further rounds.
+heard are given further rounds. Given components (`init`) are sent to the sites as their start.
 
 `step="gradient"` climbs with a step of `step_constant` (0.1 in the script of FedGrEM's authors)
 from the local start, shortened where it would diverge. From a k-means++ start, which EM has already
@@ -17,7 +17,7 @@ import numpy as np
 
 from fedkin.algorithms import mixtures
 from fedkin.algorithms.mixture_family import Family
-from fedkin.algorithms.mixtures import LOGLIK, ROWS
+from fedkin.algorithms.mixtures import COMPONENTS, FIRST_PASSES, LOGLIK, ROWS
 from fedkin.models import gaussian_mixture as gaussian
 from fedkin.models import regression_mixture as regression
 from fedkin.models.latent_classes import climb
@@ -31,6 +31,7 @@ DEFAULTS: dict[str, Any] = {
     "fit_intercept": False,
     "clip": None,
     "shared_noise": False,
+    "init": "local",
     "local_start": "kmeans++",
     "n_restarts": 10,
     "step": "em",
@@ -39,7 +40,7 @@ DEFAULTS: dict[str, Any] = {
     "tol": 1e-6,
     "local_max_iter": 1000,
 }
-CLIENT_SETTINGS = tuple(name for name in DEFAULTS if name != "max_rounds")
+CLIENT_SETTINGS = tuple(name for name in DEFAULTS if name not in ("init", "max_rounds"))
 # The gradient's gains are about this much smaller than EM's; so is what counts as standing still.
 GRADIENT_PATIENCE = 0.01
 
@@ -69,6 +70,27 @@ def _fit(clients, cache, settings, common, personal, memory, keys):
     return {"loglik": ended.loglik, "rows": cache.sizes.astype(float)}, kept
 
 
+def _fit_from(clients, cache, settings, common, personal, memory, keys):
+    """The same from given components."""
+    if memory is None:
+        memory = _begin_at(Family(settings), cache, personal["components"])
+    return _fit(clients, cache, settings, common, personal, memory, keys)
+
+
+def _begin_at(family, rows, components):
+    """Weights and scale that go with given components, from equal weights and all rows' spread."""
+    weights = np.full(components.shape[:2], 1.0 / components.shape[1])
+    scale = family.first_scale(rows, np.empty(0))
+    if family.kind == "tied" and not family.regression:
+        floor, n_rows = gaussian.smallest_variance(rows), rows.sizes.astype(float)
+        scale = gaussian.covariance_of(rows.scatter, n_rows, floor, "tied", rows.n_columns)
+    for _ in range(FIRST_PASSES):
+        found = family.expect(rows, weights, components, scale)
+        weights = family.weights(found, weights)
+        scale = family.own_scale(rows, found, components, scale)
+    return {"weights": weights, "components": components, "scale": scale}
+
+
 def _em_step(family: Family, settings: Settings) -> Any:
     if not family.regression:
         return gaussian.em_step
@@ -94,13 +116,18 @@ def _gradient_step(family: Family, settings: Settings) -> Any:
 
 def program(roster: Roster, settings: Settings) -> Program:
     """Ask until every site has answered and none gains any more."""
-    m = len(roster)
+    m, given = len(roster), settings["init"]
+    ask = Ask("fit", note="every site alone")
+    if not isinstance(given, str):
+        given = np.asarray(given, dtype=float)
+        each = np.array(np.broadcast_to(given, (m, *given.shape[-2:])))
+        ask = Ask("fit_from", personal={"components": each}, note="every site alone")
     loglik, rows = np.full(m, np.nan), np.zeros(m)
     history: list[float] = []
     converged = False
     for _ in range(settings["max_rounds"]):
         before = loglik.copy()
-        replies = yield Ask("fit", note="every site alone")
+        replies = yield ask
         loglik[replies.clients], rows[replies.clients] = replies["loglik"], replies["rows"]
         history.append(float(np.nansum(loglik)))
         room = settings["tol"] * np.maximum(rows, 1.0)
@@ -122,5 +149,10 @@ LOCAL_EM = Algorithm(
     program=program,
     defaults=DEFAULTS,
     client_settings=CLIENT_SETTINGS,
-    steps={"fit": Step(_fit, {"loglik": LOGLIK, "rows": ROWS})},
+    steps={
+        "fit": Step(_fit, {"loglik": LOGLIK, "rows": ROWS}),
+        "fit_from": Step(
+            _fit_from, {"loglik": LOGLIK, "rows": ROWS}, personal={"components": COMPONENTS}
+        ),
+    },
 )

@@ -20,16 +20,25 @@ from numpy.typing import NDArray
 from fedkin.algorithms import mixture_starts
 from fedkin.algorithms.mixtures import UNKNOWN_VARIANCE, names_of
 from fedkin.alignment import align
+from fedkin.models.gaussian_mixture import ROUNDING
 from fedkin.protocol import Ask, Program, Replies, Result, Roster, Settings
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-# Sites with this many times the median site's scatter a row have no say in a common covariance.
+# Sites with this many times the median site's scatter a row, or less than one over this many, have
+# no say in a common covariance. R components fitted to n rows leave 1 - R/n of the scatter, so that
+# an honest site falls short only with fewer than 1.5 R rows; it would make the covariance smaller
+# than it is, and is missed by no more than these rows.
 ODD_SCATTER = 3.0
+# No site counts for more rows than this many times the median site: a count is a claim that nobody
+# can check. A site's pull on the centre grows as the root of its rows, to that of 4.5 sites here;
+# what an honest site of more rows would add to a centre or a covariance of all is little by then.
+MOST_ROWS = 20.0
 # Eigenvalues of a common covariance are at least this share of their mean.
 SMALLEST_EIGENVALUE_SHARE = 1e-6
-# A mean variance of standardised columns below this is rounding.
+# A mean variance below this share of that between a site's components is rounding, whatever the
+# unit of the data.
 NO_SCATTER = 1e-12
 # Rounds in which a common covariance, noise or the centres may still be settling.
 FIRST_ROUNDS = 1
@@ -111,16 +120,31 @@ class Desk(ABC):
             known = self.residual[np.isfinite(self.residual)]
             self.noise = np.sqrt(np.median(known, keepdims=True))
 
+    def counted_rows(self) -> Floats:
+        """Rows for which every site counts, (m,): those it claims, up to MOST_ROWS."""
+        known = self.rows[self.rows > 0]
+        return np.clip(self.rows, 0.0, MOST_ROWS * np.median(known) if known.size else 0.0)
+
     def pool_covariance(self) -> None:
         """The covariance common to all sites and components, from every site's scatter."""
-        known = self.rows > 0
+        known, rows = self.rows > 0, self.counted_rows()
         trace = np.trace(self.scatter, axis1=1, axis2=2) / np.maximum(self.rows, 1.0)
-        used = known & (trace <= ODD_SCATTER * np.median(trace[known]))
-        pooled = self.scatter[used].sum(axis=0) / self.rows[used].sum()
+        typical = np.median(trace[known])
+        used = known & (trace <= ODD_SCATTER * typical) & (trace >= typical / ODD_SCATTER)
+        share = (rows[used] / self.rows[used])[:, None, None]
+        pooled = (share * self.scatter[used]).sum(axis=0) / rows[used].sum()
         values, vectors = np.linalg.eigh(pooled)
         # As many groups as rows leave no scatter but rounding: nothing is known, so the identity.
-        floor = SMALLEST_EIGENVALUE_SHARE * values.mean() if values.mean() > NO_SCATTER else 1.0
+        some = values.mean() > self.no_scatter()
+        floor = SMALLEST_EIGENVALUE_SHARE * values.mean() if some else 1.0
         self.covariance = (vectors * np.maximum(values, floor)) @ vectors.T
+
+    def no_scatter(self) -> float:
+        """A mean variance that the median site's components show to be rounding."""
+        found = self.estimates[self.heard]
+        between = np.median(found.var(axis=1).mean(axis=1))
+        size = np.median((found**2).mean(axis=(1, 2)))
+        return float(NO_SCATTER * between + ROUNDING**2 * size)
 
     # ------------------------------------------------------------ the end
 
@@ -271,7 +295,9 @@ def _from_given(
     if noise is not None:
         opened.noise = noise
     if has_common_covariance(settings):
-        opened.covariance = np.eye(components.shape[-1])
+        # Not wider than the components lie apart: in small units all rows would look alike.
+        between = float(components.var(axis=-2).mean())
+        opened.covariance = (min(between, 1.0) or 1.0) * np.eye(components.shape[-1])
     replies = yield Ask(
         opened.step("improve"), opened.common(), opened.personal(), note="first step"
     )

@@ -29,6 +29,7 @@ class Family:
         self.settings = settings
         self.regression = settings["family"] == "regression"
         self.kind = settings["covariance_type"]
+        self.n_intercepts = int(self.regression and bool(settings["fit_intercept"]))
 
     def prepare(self, clients):
         """Rows in blocks."""

@@ -190,7 +190,7 @@ def improve(fields, clients, cache, settings, common, personal, memory, keys):
         else:
             new, memory = _gradient(family, found, components, memory, settings)
         if settings["threshold"]:
-            new = np.sign(new) * np.maximum(np.abs(new) - settings["threshold"], 0.0)
+            new = _thresholded(new, settings["threshold"], family.n_intercepts)
         memory, components = _averaged(memory, "components", new, rate)
         memory, weights = _averaged(memory, "weights", family.weights(found, weights), rate)
         new_scale = family.scale(rows, found, new, scale)
@@ -254,6 +254,14 @@ def _gradient(family, found, components, memory, settings):
     n_halvings = np.where(ratio > DIVERGES, np.ceil(np.log2(np.maximum(ratio, 1.0) / HALVED)), 0.0)
     memory = {**memory, "halvings": memory["halvings"] + n_halvings.sum(axis=1)}
     return family.climb(found, components, step * 0.5**n_halvings), memory
+
+
+def _thresholded(components, threshold, n_intercepts):
+    """Components pulled to zero by the threshold; an intercept, the last column, is no feature."""
+    held = np.sign(components) * np.maximum(np.abs(components) - threshold, 0.0)
+    last = components.shape[-1] - n_intercepts
+    held[..., last:] = components[..., last:]
+    return held
 
 
 def _batch_rate(memory, partial_batch):

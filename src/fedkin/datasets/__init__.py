@@ -1,9 +1,21 @@
 """Generators of the papers, contaminations, and real data shipped or fetched."""
 
 from fedkin.datasets.fedgrem import (
+    DATA_ATTACKS,
+    MESSAGE_ATTACKS,
     SimulatedMixture,
+    contaminated_rows,
+    far_point_data,
+    huge_data,
+    huge_messages,
     make_gaussian_mixtures,
     make_regression_mixtures,
+    missing_messages,
+    outlier_data,
+    permuted_features,
+    shifted_data,
+    shifted_messages,
+    shuffled_values,
 )
 from fedkin.datasets.fetched import (
     DataMissing,
@@ -35,6 +47,8 @@ from fedkin.datasets.odcl import (
 from fedkin.datasets.shipped import PenDigits, Turbofan, load_pendigits, load_turbofan
 
 __all__ = [
+    "DATA_ATTACKS",
+    "MESSAGE_ATTACKS",
     "DataMissing",
     "FlippedImages",
     "GaussianSites",
@@ -47,7 +61,11 @@ __all__ = [
     "Turbofan",
     "TurbofanSplit",
     "contaminate_sites",
+    "contaminated_rows",
     "data_folder",
+    "far_point_data",
+    "huge_data",
+    "huge_messages",
     "load_cifar10_two_classes",
     "load_fashion_mnist",
     "load_mnist",
@@ -61,6 +79,12 @@ __all__ = [
     "make_regression_groups",
     "make_regression_mixtures",
     "make_sparse_regressions",
+    "missing_messages",
+    "outlier_data",
+    "permuted_features",
+    "shifted_data",
+    "shifted_messages",
+    "shuffled_values",
     "spoil_sites",
     "turbofan_noise_floor",
     "turbofan_split",

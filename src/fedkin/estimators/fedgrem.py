@@ -33,10 +33,10 @@ class FedGrEM(JoiningEstimator):
         with a penalty that is the same for all; weights stay at the site.
     init : "auto", "kmeans++", "ward", "federated", or array (R, p) or (m, R, p)
         Where EM starts. "kmeans++": every site alone, the likeliest of `n_restarts`. "ward": every
-        site alone from hierarchical clusters; slow from several thousand rows a site on, better
-        on real data. "federated": shared coefficients from all sites with a spare component
-        (regressions). "auto": "federated" for regressions, else "kmeans++". An array has the
-        intercept last.
+        site alone from hierarchical clusters (Gaussian mixtures); slow from several thousand rows a
+        site on, better on real data. "federated": shared coefficients from all sites with a spare
+        component (regressions). "auto": "federated" for regressions, else "kmeans++". An array has
+        the intercept last, or none: then intercepts start at 0.
     second_start : "auto" or bool
         After the local fits, every site fits once more from the centres of all and keeps the
         likelier fit: repairs sites whose own start went astray. "auto": with "adaptive".
@@ -54,7 +54,7 @@ class FedGrEM(JoiningEstimator):
     clip : float or None
         Bounds how far one row may pull a component, in standard deviations.
     threshold : float or None
-        Soft threshold of components for high dimension (appendix D).
+        Soft threshold of components, not of intercepts, for high dimension (appendix D).
     sigma : float or None
         Noise of the regressions; None learns one for all sites.
     fit_intercept, n_restarts, max_rounds, tol, random_state

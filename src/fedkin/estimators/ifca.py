@@ -11,6 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from fedkin.algorithms.ifca import IFCA as ALGORITHM
 from fedkin.estimators.base import check_choice, check_count
 from fedkin.estimators.clustered import SHARED_PARAMETERS, ClusteredEstimator
+from fedkin.estimators.mixtures import check_finite_start
 from fedkin.federation import Federation
 
 
@@ -105,6 +106,7 @@ class IFCA(ClusteredEstimator):
         settings = {name: getattr(self, name) for name in ALGORITHM.defaults}
         if not isinstance(self.init, str):
             init = np.array(self.init, dtype=np.float64, ndmin=2)
+            check_finite_start(init)
             n_features = federation.n_features if federation is not None else None
             if self.fit_intercept and init.shape[1] == n_features:
                 init = np.concatenate([init, np.zeros((len(init), 1))], axis=1)

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from fedkin.algorithms.fedem import FEDEM
-from fedkin.algorithms.fedgmm import FEDGMM
 from fedkin.algorithms.local_em import LOCAL_EM
 from fedkin.algorithms.tgmm import TGMM as TGMM_ALGORITHM
 from fedkin.alignment import align
 from fedkin.engines import InProcess
-from fedkin.estimators.base import check_choice, check_count
+from fedkin.estimators.base import check_choice
 from fedkin.estimators.mixtures import JoiningEstimator, MixtureEstimator
 from fedkin.federation import Federation
 
@@ -21,7 +20,6 @@ SUMS_LEFT = (
     "Each site sent its rows (or products of them) weighted by group and added up; sizes and means "
     "of its groups follow from these sums."
 )
-MOMENTS_LEFT = "Each site also sent sums of its x and of products of its x."
 ONLY_LIKELIHOOD_LEFT = "Nothing but its log likelihood and number of rows left a site."
 ROWS_LEFT = "All rows were brought to one place: this fit shares the data themselves."
 
@@ -59,40 +57,6 @@ class FedEM(JoiningEstimator):
 
 
 @dataclass(eq=False, repr=False)
-class FedGMM(JoiningEstimator):
-    """Shared components of x and shared regressions, pair weights of a site (Wu et al. 2023).
-
-    n_input_components : number of components of x (M_1). Regressions only. Other parameters and
-    attributes are those of `FedGrEM`; also `input_centers_` and `input_covariances_`.
-    """
-
-    _algorithm = FEDGMM
-
-    family: Any = "regression"
-    n_input_components: Any = 3
-    sigma: Any = None
-    fit_intercept: Any = False
-    max_rounds: Any = 500
-
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        if self.family != "regression":
-            raise ValueError(
-                "FedGMM models an outcome y beside x: family='regression'. For Gaussian mixtures "
-                "use FedEM, TGMM or FedGrEM"
-            )
-        check_count("n_input_components", self.n_input_components)
-
-    def _read(self, outcome) -> None:
-        super()._read(outcome)
-        self.input_centers_ = outcome.result["input_centers"]
-        self.input_covariances_ = outcome.result["input_covariances"]
-
-    def _account(self) -> list[str]:
-        return [*super()._account(), SUMS_LEFT, MOMENTS_LEFT]
-
-
-@dataclass(eq=False, repr=False)
 class TGMM(JoiningEstimator):
     """Every site with the others' first estimates as sources (Wang et al. 2021).
 
@@ -119,10 +83,10 @@ class TGMM(JoiningEstimator):
 class LocalEM(MixtureEstimator):
     """Every site alone, by EM or gradient EM; groups mean something else at every site.
 
-    step : "em" or "gradient" (with steps of `step_constant`). init : "auto", "kmeans++", "ward".
-    Other parameters and attributes are those of `FedGrEM`. In process, sites' components are
-    aligned afterwards to give `centers_` (medians over sites), nothing more; elsewhere they stay
-    at the sites, and there is nothing to predict with.
+    step : "em" or "gradient" (with steps of `step_constant`). init : "auto", "kmeans++", "ward", or
+    array (R, p) or (m, R, p). Other parameters and attributes are those of `FedGrEM`. In process,
+    sites' components are aligned afterwards to give `centers_` (medians over sites), nothing more;
+    elsewhere they stay at the sites, and there is nothing to predict with.
     """
 
     _algorithm = LOCAL_EM
@@ -138,19 +102,12 @@ class LocalEM(MixtureEstimator):
     def _check_parameters(self) -> None:
         super()._check_parameters()
         check_choice("step", self.step, ("em", "gradient"))
-        if not isinstance(self.init, str):
-            raise ValueError("every site finds its own start: init is 'kmeans++' or 'ward'")
 
     def _starts(self) -> tuple[str, ...]:
         return ()
 
     def _usual_start(self) -> str:
         return "kmeans++"
-
-    def _settings(self, federation: Federation | None) -> dict[str, Any]:
-        settings = super()._settings(federation)
-        settings.pop("init", None)
-        return settings
 
     def _fitted_components(self, result, memories):
         if "components" not in memories:
@@ -172,7 +129,7 @@ class PooledEM(LocalEM):
     """EM on all rows in one place: what could be done if data could be shared. In process only.
 
     Parameters and attributes are those of `LocalEM`; every site has the same components, weights
-    and covariance.
+    and covariance. Given components of every site are averaged for the start.
     """
 
     def fit(self, X=None, y=None, groups=None):
@@ -188,6 +145,8 @@ class PooledEM(LocalEM):
         """One site that holds all rows; what it finds is everybody's."""
         everything = np.full(len(federation.X), "all")
         pooled = Federation.from_groups(federation.X, everything, federation.y)
+        if np.ndim(settings["init"]) == 3:
+            settings = {**settings, "init": settings["init"].mean(axis=0)}
         outcome = super()._run(algorithm, settings, pooled)
         m = federation.n_clients
         self.client_names_ = np.array(federation.names, dtype=object)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,22 +36,19 @@ class FittedMixture(DensityMixin, FederatedEstimator):
         if self.family == "gaussian":
             return self.predict_proba(X, groups=groups).argmax(axis=1)
         clients, place = self._clients(X, None, groups)
-        weights, components, _ = self._parameters(clients)
-        mixed = np.einsum("mr,mrp->mp", weights, components)[clients.owner]
-        d = clients.n_features
-        expected = np.einsum("nd,nd->n", clients.X, mixed[:, :d])
-        return (expected + mixed[:, d:].sum(axis=1))[place]
+        # A Federation may bring the very outcomes that are to be predicted.
+        return self._expected(replace(clients, y=None))[place]
 
     def predict_proba(self, X, y=None, groups=None):
         """Probability of each group for each row, (n, R).
 
         For regressions y is needed to tell the groups of rows; without it the rows of a site all
-        have the site's weights.
+        have the site's weights (with FedGMM, what x tells of them).
         """
         check_is_fitted(self)
         clients, place = self._clients(X, y, groups)
         if self.family == "regression" and clients.y is None:
-            return self._parameters(clients)[0][clients.owner][place]
+            return self._prior(clients)[place]
         joint = self._log_joint(clients)[place]
         flat = np.ascontiguousarray(joint.T)[None]
         to_posterior(flat)
@@ -69,7 +67,13 @@ class FittedMixture(DensityMixin, FederatedEstimator):
     def score(self, X, y=None, groups=None):
         """Mean log density of the rows; for regressions, R squared of `predict`."""
         if self.family == "regression":
-            return r2_score(X.y if y is None else y, self.predict(X, groups))
+            y = X.y if y is None and isinstance(X, Federation) else y
+            if y is None:
+                raise ValueError(
+                    "score of a mixture of regressions needs the outcome y: score(X, y, "
+                    "groups=...), or a Federation with y"
+                )
+            return r2_score(y, self.predict(X, groups))
         return float(self.score_samples(X, groups=groups).mean())
 
     def adapt(self, X, y=None, groups=None):
@@ -87,7 +91,7 @@ class FittedMixture(DensityMixin, FederatedEstimator):
             if name in self._position and self._heard[self._position[name]]:
                 raise ValueError(f"site {name!r} was in the fit and has weights of its own")
             self._adapted.pop(name, None)
-        self._adapted.update(zip(clients.names, self._parameters(clients)[0]))
+        self._adapted.update(zip(clients.names, self._weights_of(clients)))
         return self
 
     def _clients(self, X, y, groups) -> tuple[Federation, np.ndarray]:
@@ -114,23 +118,58 @@ class FittedMixture(DensityMixin, FederatedEstimator):
         """Weights (k, R), components (k, R, p) and scale of these sites."""
         if self._centers is None:
             raise ValueError("the components stayed at the sites; there is nothing to use here")
-        known = np.array([self._position.get(name, -1) for name in clients.names])
-        known[(known >= 0) & ~self._heard[known]] = -1
-        components = np.tile(self._centers, (len(known), 1, 1))
-        weights = np.full(components.shape[:2], 1.0 / self.n_components)
+        known = self._known(clients)
         here = known >= 0
+        components = np.tile(self._centers, (len(known), 1, 1))
         components[here] = self._components[known[here]]
         scale = self._scale(known)
-        if hasattr(self, "weights_"):
-            weights[:] = self.weights_[self._heard].mean(axis=0)
-            weights[here] = self.weights_[known[here]]
-        learn = ~here if hasattr(self, "weights_") else np.ones(len(known), dtype=bool)
-        for k, name in enumerate(clients.names):
-            if name in self._adapted:
-                weights[k], learn[k] = self._adapted[name], False
+        even = np.full(self.n_components, 1.0 / self.n_components)
+        fitted = getattr(self, "weights_", None)
+        weights, learn = self._own_or_average(clients, known, fitted, even)
         if learn.any() and (self.family == "gaussian" or clients.y is not None):
             self._learn_weights(clients, weights, components, scale, learn)
         return weights, components, scale
+
+    def _known(self, clients: Federation) -> np.ndarray:
+        """Positions of these sites in the fit, (k,); -1 for one that was not heard in it."""
+        known = np.array([self._position.get(name, -1) for name in clients.names])
+        known[(known >= 0) & ~self._heard[known]] = -1
+        return known
+
+    def _own_or_average(
+        self, clients: Federation, known: np.ndarray, fitted: np.ndarray | None, even: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Weights (k, ...) from the fit or `adapt`, else the average; and who has none of its own.
+
+        `fitted` (m, ...) are the sites' weights; None, when they stayed there, gives `even` ones.
+        """
+        here = known >= 0
+        weights = np.repeat(even[None], len(known), axis=0)
+        learn = np.ones(len(known), dtype=bool)
+        if fitted is not None:
+            weights[:] = fitted[self._heard].mean(axis=0)
+            weights[here] = fitted[known[here]]
+            learn = ~here
+        for k, name in enumerate(clients.names):
+            if name in self._adapted:
+                weights[k], learn[k] = self._adapted[name], False
+        return weights, learn
+
+    def _weights_of(self, clients: Federation) -> np.ndarray:
+        """What `adapt` learns of a site, (k, ...)."""
+        return self._parameters(clients)[0]
+
+    def _prior(self, clients: Federation) -> np.ndarray:
+        """Probability of each group for each row before its y is seen, (n, R)."""
+        return self._weights_of(clients)[clients.owner]
+
+    def _expected(self, clients: Federation) -> np.ndarray:
+        """Expected outcome of each row of a mixture of regressions, (n,)."""
+        weights, components, _ = self._parameters(clients)
+        mixed = np.einsum("mr,mrp->mp", weights, components)[clients.owner]
+        d = clients.n_features
+        expected = np.einsum("nd,nd->n", clients.X, mixed[:, :d])
+        return expected + mixed[:, d:].sum(axis=1)
 
     def _scale(self, known: np.ndarray) -> Any:
         if self.family == "gaussian" and self._covariance_type() == "identity":

@@ -44,6 +44,15 @@ class MixtureEstimator(FittedMixture):
     """
 
     _algorithm: ClassVar[Algorithm]
+    _private = (
+        "_position",
+        "_components",
+        "_centers",
+        "_site_loglik",
+        "_site_rows",
+        "_heard",
+        "_adapted",
+    )
 
     n_components: Any = 2
     _: KW_ONLY
@@ -73,9 +82,11 @@ class MixtureEstimator(FittedMixture):
         With `family="gaussian"` y is not used.
         """
         self._check_parameters()
+        self._forget()
         federation = self._federation(X, y if self.family == "regression" else None, groups)
         if federation is not None:
             self._check_data(federation)
+        self._check_start(federation)
         outcome = self._run(self._algorithm, self._settings(federation), federation)
         self._read(outcome)
         self._warn()
@@ -93,6 +104,12 @@ class MixtureEstimator(FittedMixture):
                 raise ValueError(
                     "init='federated' is for family='regression'; Gaussian mixtures start from "
                     "'kmeans++', 'ward' or an array"
+                )
+            if self.init == "ward" and self.family == "regression":
+                others = ", ".join(repr(word) for word in words if word not in ("auto", "ward"))
+                raise ValueError(
+                    "init='ward' is for family='gaussian': it clusters x and knows nothing of y; "
+                    f"mixtures of regressions start from {others} or an array"
                 )
         for name in COUNTS:
             if getattr(self, name, None) is not None:
@@ -127,14 +144,27 @@ class MixtureEstimator(FittedMixture):
                 f"n_components={self.n_components} needs a site with at least as many rows; the "
                 f"largest has n_samples={n_rows}"
             )
-        if not isinstance(self.init, str):
-            p = federation.n_features + bool(self.family == "regression" and self.fit_intercept)
-            shared = (self.n_components, p)
-            if np.shape(self.init) not in (shared, (federation.n_clients, *shared)):
+
+    def _check_start(self, federation: Federation | None) -> None:
+        """Complain about given components that are of another shape or no numbers."""
+        if isinstance(self.init, str):
+            return
+        shape = np.shape(self.init)
+        if federation is not None:
+            d, intercept = federation.n_features, self._has_intercept()
+            shared = (self.n_components, d + intercept)
+            lead, last = shape[:-1], shape[-1:]
+            right = lead in (shared[:1], (federation.n_clients, *shared[:1]))
+            if not right or last[0] not in (d, d + intercept):
+                words = ", with the intercept last or left out for 0" if intercept else ""
                 raise ValueError(
-                    f"init has shape {np.shape(self.init)}; expected {shared} for all sites or "
-                    f"{(federation.n_clients, *shared)}, with the intercept last"
+                    f"init has shape {shape}; expected {shared} for all sites or "
+                    f"{(federation.n_clients, *shared)}{words}"
                 )
+        check_finite_start(self.init)
+
+    def _has_intercept(self) -> bool:
+        return bool(self.family == "regression" and self.fit_intercept)
 
     def _settings(self, federation: Federation | None) -> dict[str, Any]:
         """The algorithm's settings from parameters of the same names."""
@@ -147,8 +177,16 @@ class MixtureEstimator(FittedMixture):
             settings["local_start"] = "ward" if init == "ward" else "kmeans++"
             settings["init"] = "federated" if init == "federated" else "local"
         else:
-            settings["init"] = np.asarray(init, dtype=np.float64)
+            settings["init"] = self._given_start(federation)
         return {name: value for name, value in settings.items() if name in defaults}
+
+    def _given_start(self, federation: Federation | None) -> np.ndarray:
+        """Components of `init`; coefficients as fitted, without intercepts, get intercepts 0."""
+        given = np.asarray(self.init, dtype=np.float64)
+        if federation is None or given.shape[-1] > federation.n_features:
+            return given
+        zeros = np.zeros((*given.shape[:-1], int(self._has_intercept())))
+        return np.concatenate([given, zeros], axis=-1)
 
     def _usual_start(self) -> str:
         return "federated" if self.family == "regression" else "kmeans++"
@@ -188,8 +226,8 @@ class MixtureEstimator(FittedMixture):
         self._centers = centers
         if centers is None:  # they stayed at the sites
             return
-        p, intercept = centers.shape[-1], self.family == "regression" and self.fit_intercept
-        d = p - bool(intercept)
+        intercept = self._has_intercept()
+        d = centers.shape[-1] - intercept
         self.n_features_in_ = d
         self.centers_ = centers[:, :d]
         if self.family == "gaussian":
@@ -228,10 +266,11 @@ class MixtureEstimator(FittedMixture):
                 stacklevel=3,
             )
         if self.ambiguous_.any():
+            remedy = " or init='ward'" if self.family == "gaussian" else ""
             warnings.warn(
                 f"at {listed(self.client_names_[self.ambiguous_])} another matching of groups "
                 "fits about as well: groups there may not mean what they mean elsewhere "
-                "(ambiguous_). Fewer components or init='ward' may help.",
+                f"(ambiguous_). Fewer components{remedy} may help.",
                 AmbiguousWarning,
                 stacklevel=3,
             )
@@ -262,6 +301,17 @@ class JoiningEstimator(MixtureEstimator):
 
     align: Any = "auto"
     fraction: Any = 1.0
+
+
+def check_finite_start(init: Any) -> None:
+    """Complain about a start that is not all numbers: no site is to blame for it."""
+    odd = np.argwhere(~np.isfinite(np.asarray(init, dtype=np.float64)))
+    if len(odd):
+        where = ", ".join(str(i) for i in odd[0])
+        raise ValueError(
+            f"init has entries that are not finite ({len(odd)}, the first at [{where}]); give "
+            "numbers, or a word with which the fit finds its own start"
+        )
 
 
 def _number(name: str, value: Any) -> float:

@@ -53,6 +53,8 @@ class Standardizer(OneToOneFeatureMixin, TransformerMixin, FederatedEstimator):
     `transform` gives ((X - mean_) / scale_) @ whitening_. A column that never varies has scale 1.
     """
 
+    _private = ("_position", "_site_rows", "_site_degrees", "_used")
+
     def __init__(self, whiten=False, n_groups=None, robust=False, random_state=None, engine=None):
         self.whiten = whiten
         self.n_groups = n_groups
@@ -64,6 +66,7 @@ class Standardizer(OneToOneFeatureMixin, TransformerMixin, FederatedEstimator):
         """Fit to sites: rows X with a site name per row, or a Federation; y is not used."""
         if self.n_groups is not None and self.n_groups < 1:
             raise ValueError(f"n_groups must be at least 1, not {self.n_groups}")
+        self._forget()
         federation = self._federation(X, None, groups)
         settings = {"whiten": self.whiten, "n_groups": self.n_groups, "robust": self.robust}
         result = self._run(STANDARDIZER, settings, federation).result
@@ -95,7 +98,10 @@ class Standardizer(OneToOneFeatureMixin, TransformerMixin, FederatedEstimator):
     # ------------------------------------------------------------ use
 
     def transform(self, X):
-        """Standardised rows: an array for an array, a Federation for a Federation."""
+        """Standardised rows: an array for an array, a Federation for a Federation.
+
+        A Federation's columns come out in the order of the fit.
+        """
         return self._mapped(X, self._forward)
 
     def inverse_transform(self, X):
@@ -105,9 +111,8 @@ class Standardizer(OneToOneFeatureMixin, TransformerMixin, FederatedEstimator):
     def _mapped(self, X: Any, change: Any) -> Any:
         check_is_fitted(self)
         if isinstance(X, Federation):
-            if X.n_features != self.n_features_in_:
-                raise ValueError(f"the fit had {self.n_features_in_} features, not {X.n_features}")
-            return replace(X, X=change(X.X))
+            clients = self._with_columns_of_the_fit(X)
+            return replace(clients, X=change(clients.X))
         return change(validate_data(self, X, dtype=np.float64, reset=False))
 
     def _forward(self, rows: np.ndarray) -> np.ndarray:

@@ -59,6 +59,16 @@ def log_pairs(X: Floats, Z: Floats, y: Floats, weights: Floats, shared: Shared) 
     return log_density(X, shared)[:, :, None] + outcome[:, None] + log_weights(weights)
 
 
+def log_shares(X: Floats, weights: Floats, shared: Shared) -> Floats:
+    """Log probability of every regression given x alone, (n, R).
+
+    `weights` (M, R), or (n, M, R) for rows of several clients.
+    """
+    joint = np.logaddexp.reduce(log_density(X, shared)[:, :, None] + log_weights(weights), axis=1)
+    shares: Floats = joint - np.logaddexp.reduce(joint, axis=1)[:, None]
+    return shares
+
+
 def expect(X: Floats, Z: Floats, y: Floats, weights: Floats, shared: Shared) -> Sums:
     """The E-step of one site."""
     if not len(X):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fedkin import datasets
 from fedkin.datasets import fedgrem
 from fedkin.federation import Federation
 
@@ -107,6 +108,15 @@ SPOILERS = {
     "permuted": fedgrem.permuted_features,
     "shuffled": fedgrem.shuffled_values,
 }
+
+
+def test_attacks_are_at_hand_where_the_generators_are():
+    used = [*fedgrem.DATA_ATTACKS.values(), *fedgrem.MESSAGE_ATTACKS.values()]
+    names = {getattr(attack, "func", attack).__name__ for attack in used}
+    names |= {"permuted_features", "shuffled_values", "contaminated_rows"}
+    for name in [*names, "DATA_ATTACKS", "MESSAGE_ATTACKS"]:
+        assert name in datasets.__all__
+        assert getattr(datasets, name) is getattr(fedgrem, name)
 
 
 @pytest.mark.parametrize("name", SPOILERS)
