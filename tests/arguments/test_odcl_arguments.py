@@ -94,3 +94,19 @@ def test_an_impossible_number_for_the_convex_path_is_explained():
     groups = make_logistic_groups(400, n_clients=12)
     with pytest.raises(ValueError, match=r"no penalty of the convex path gives 11 clusters"):
         ODCL(11, loss="logistic", clustering="convex").fit(groups.federation)
+
+
+def test_an_outcome_or_sites_beside_a_federation_are_refused():
+    data = GROUPS.federation
+    own = "brings its own outcome and sites; build the Federation with it instead"
+    with pytest.raises(ValueError, match=f"y was given beside a Federation, which {own}"):
+        ODCL(1).fit(data, 1000 + data.y)
+    with pytest.raises(ValueError, match=f"groups was given beside a Federation, which {own}"):
+        ODCL(1).fit(data, groups=data.owner)
+    with pytest.raises(ValueError, match="groups was given beside a Federation"):
+        ODCL(1).fit(data, groups="site")
+    fitted = ODCL(1).fit(data)
+    with pytest.raises(ValueError, match="groups was given beside a Federation"):
+        fitted.predict(data, groups="new")
+    with pytest.raises(ValueError, match="y was given beside a Federation"):
+        fitted.adapt(data, data.y)

@@ -38,16 +38,17 @@ class FederatedEstimator(BaseEstimator):
             if self.engine is None:
                 raise ValueError("fit needs data: fit(X, y, groups=...), or an engine that has it")
             return None
+        if isinstance(X, Federation):
+            brings_its_own(y, groups)
+            self.n_features_in_ = X.n_features
+            if X.feature_names != plain_names(X.n_features):
+                self.feature_names_in_ = np.array(X.feature_names, dtype=object)
+            return X
         if isinstance(groups, str):
             raise ValueError(
                 "groups must name a site for each row; for a column of a table use "
                 "Federation.from_frame(table, client=...)"
             )
-        if isinstance(X, Federation):
-            self.n_features_in_ = X.n_features
-            if X.feature_names != plain_names(X.n_features):
-                self.feature_names_in_ = np.array(X.feature_names, dtype=object)
-            return X
         if groups is not None and len(groups) != np.shape(X)[0]:
             raise ValueError(f"groups names {len(groups)} rows, X has {np.shape(X)[0]}")
         if groups is not None:
@@ -81,6 +82,7 @@ class FederatedEstimator(BaseEstimator):
     def _rows_and_sites(self, X: Any, groups: Any) -> tuple[np.ndarray, np.ndarray]:
         """Rows to predict and, for each, the canonical name of its site."""
         if isinstance(X, Federation):
+            brings_its_own(None, groups)
             clients = self._with_columns_of_the_fit(X)
             return clients.X, np.array(clients.names, dtype=object)[clients.owner]
         X = validate_data(self, X, dtype=np.float64, reset=False)
@@ -123,6 +125,16 @@ class FederatedEstimator(BaseEstimator):
         up = [traffic.bytes_up_by_field.get(name, 0) for name in names]
         down = [traffic.bytes_down_by_field.get(name, 0) for name in names]
         return Table({"field": names, "bytes up": up, "bytes down": down}, "What travelled")
+
+
+def brings_its_own(y: Any, groups: Any) -> None:
+    """Complain about an outcome or sites beside a Federation, which has both."""
+    if y is not None or groups is not None:
+        given = "groups" if y is None else "y"
+        raise ValueError(
+            f"{given} was given beside a Federation, which brings its own outcome and sites; build "
+            "the Federation with it instead"
+        )
 
 
 def check_count(name: str, value: Any) -> None:

@@ -13,7 +13,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from fedkin.estimators.base import FederatedEstimator, check_choice
+from fedkin.estimators.base import FederatedEstimator, brings_its_own, check_choice
 from fedkin.estimators.fmlr import ImplausibleSitesWarning
 from fedkin.federation import Federation
 from fedkin.models.local_loss import local_loss
@@ -238,6 +238,7 @@ class ClusteredEstimator(FederatedEstimator):
         """
         check_is_fitted(self)
         if isinstance(X, Federation):
+            brings_its_own(y, groups)
             clients = self._with_columns_of_the_fit(X)
         elif groups is None:
             raise ValueError("adapt needs the name of the site: adapt(X, y, groups='new-site')")
