@@ -90,6 +90,12 @@ def test_data_are_needed():
         LocalERM().fit(GROUPS.federation).adapt(Federation.from_clients([np.ones((3, 20))]))
 
 
+@pytest.mark.parametrize("one", ["site", 0])
+def test_a_fit_needs_a_site_for_each_row(one):
+    with pytest.raises(ValueError, match="groups must name a site for each row"):
+        ODCL(1).fit(GROUPS.federation.X, GROUPS.federation.y, groups=one)
+
+
 def test_an_impossible_number_for_the_convex_path_is_explained():
     groups = make_logistic_groups(400, n_clients=12)
     with pytest.raises(ValueError, match=r"no penalty of the convex path gives 11 clusters"):

@@ -115,6 +115,17 @@ def test_known_unknown_and_adapted_sites_predict_with_their_models():
     np.testing.assert_array_equal(before, fitted.cluster_coef_)
 
 
+@pytest.mark.parametrize("one", [7, 7.0, np.int64(7), "7", b"7"])
+def test_one_name_for_all_rows_may_be_a_number(one):
+    data = GROUPS.federation
+    fitted = ODCL(4, random_state=0).fit(data)
+    X, y = data.client(6)
+    np.testing.assert_array_equal(fitted.predict(X, one), fitted.predict(X, ["7"] * len(X)))
+    assert fitted.score(X, y, one) == fitted.score(X, y, ["7"] * len(X))
+    left = ODCL(4, random_state=0).fit(data.take([k for k in range(24) if k != 6]))
+    assert list(left.adapt(X, y, one).adapted_) == ["7"]
+
+
 def test_logistic_clusters_classify_and_adapt():
     data = CLASSES.federation
     fitted = ODCL(loss="logistic", random_state=0).fit(data)

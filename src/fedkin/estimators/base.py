@@ -14,7 +14,7 @@ from sklearn.utils.validation import validate_data
 from fedkin.engines import InProcess
 from fedkin.federation import Federation
 from fedkin.frames import plain_names
-from fedkin.names import canonical_names, site_labels
+from fedkin.names import canonical_name, canonical_names, site_labels
 from fedkin.protocol import Algorithm, Outcome
 from fedkin.tables import Table
 
@@ -44,7 +44,7 @@ class FederatedEstimator(BaseEstimator):
             if X.feature_names != plain_names(X.n_features):
                 self.feature_names_in_ = np.array(X.feature_names, dtype=object)
             return X
-        if isinstance(groups, str):
+        if groups is not None and np.ndim(groups) == 0:
             raise ValueError(
                 "groups must name a site for each row; for a column of a table use "
                 "Federation.from_frame(table, client=...)"
@@ -89,7 +89,9 @@ class FederatedEstimator(BaseEstimator):
         if groups is None:
             only = self.client_names_[0] if len(self.client_names_) == 1 else NOBODY
             return X, np.full(len(X), only, dtype=object)
-        labels = np.full(len(X), groups) if isinstance(groups, str) else site_labels(groups)
+        if np.ndim(groups) == 0:
+            return X, np.full(len(X), canonical_name(groups), dtype=object)
+        labels = site_labels(groups)
         if labels.shape != (len(X),):
             raise ValueError(
                 f"groups must name a site for each of the {len(X)} rows, or be one name for all"
