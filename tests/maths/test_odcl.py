@@ -132,12 +132,13 @@ def test_precision_weights_are_generalised_least_squares():
     factors = rng.normal(size=(6, 2, 2))
     covariances = factors @ factors.transpose(0, 2, 1) + 0.1 * np.eye(2)
     covariances[[2, 3, 4, 5]] = 0.0  # withheld: one of the first group, all of the second
-    found = averages.precision_means(models, labels, 2, covariances)
+    rows = np.array([20.0, 30.0, 5.0, 5.0, 4.0, 2.0])
+    found = averages.precision_means(models, labels, 2, covariances, rows)
     one, two = np.linalg.inv(covariances[:2])
     np.testing.assert_allclose(
         found[0], np.linalg.solve(one + two, one @ models[0] + two @ models[1])
     )
-    np.testing.assert_allclose(found[1], models[3:].mean(axis=0))
+    np.testing.assert_allclose(found[1], np.average(models[3:], axis=0, weights=rows[3:]))
 
 
 def test_the_geometric_median_balances_unit_pulls():

@@ -15,6 +15,7 @@ from fedkin import (
 )
 from fedkin.datasets import make_logistic_groups, make_sparse_regressions, spoil_sites
 from fedkin.datasets.odcl import APPENDIX_D2
+from fedkin.estimators.odcl import NoCovarianceWarning
 
 GROUPS = make_sparse_regressions(80, n_clients=24, intervals=APPENDIX_D2, random_state=0)
 CLASSES = make_logistic_groups(400, n_clients=16, random_state=1)
@@ -155,6 +156,7 @@ def test_odd_sites_are_named_in_the_summary_and_keep_their_own_model():
 
 
 @pytest.mark.parametrize("aggregate", ["mean", "size", "precision", "statistics", "median"])
+@pytest.mark.filterwarnings("ignore:aggregate='precision'")
 def test_discordant_sites_are_coped_with(aggregate):
     """Empty, single-row, constant-column and ragged sites in one federation."""
     rng = np.random.default_rng(0)
@@ -171,6 +173,43 @@ def test_discordant_sites_are_coped_with(aggregate):
         assert {r.site for r in fitted.refusals_} == {"empty"}
         assert np.isfinite(fitted.coef_).all()
         assert np.isfinite(fitted.predict(np.ones((2, 3)), ["empty", "constant"])).all()
+
+
+def test_precision_without_covariances_weighs_by_rows_and_says_so():
+    groups = make_sparse_regressions(
+        np.arange(7, 13), n_clients=6, intervals=((1.0, 2.0),), n_features=8, n_active=8
+    )
+    with pytest.warns(NoCovarianceWarning, match=r"6 of 6 sites .*\('1', '2', '3' and 3 more\)"):
+        fitted = ODCL(1, aggregate="precision").fit(groups.federation)
+    by_size = ODCL(1, aggregate="size").fit(groups.federation)
+    np.testing.assert_array_equal(fitted.coef_, by_size.coef_)
+    assert np.abs(fitted.coef_ - ODCL(1).fit(groups.federation).coef_).max() > 1e-3
+    text = str(fitted.summary())
+    assert "No covariance came from 6 sites" in text and "weighted by rows" in text
+
+
+def test_with_so_many_coefficients_that_no_covariance_travels_rows_are_the_weights():
+    rng = np.random.default_rng(0)
+    clients = []
+    for n in (300, 400):
+        X = rng.normal(size=(n, 210))
+        clients.append((X, X[:, 0] + rng.normal(size=n)))
+    data = Federation.from_clients(clients)
+    with pytest.warns(NoCovarianceWarning, match="2 of 2 sites"):
+        fitted = ODCL(1, aggregate="precision").fit(data)
+    np.testing.assert_array_equal(fitted.coef_, ODCL(1, aggregate="size").fit(data).coef_)
+
+
+def test_a_site_without_covariance_has_no_say_beside_others():
+    sizes = np.array([80, 80, 80, 20])
+    groups = make_sparse_regressions(
+        sizes, n_clients=4, intervals=((1.0, 2.0),), n_features=18, n_active=9
+    )
+    how = {"aggregate": "precision", "fit_intercept": False}
+    with pytest.warns(NoCovarianceWarning, match=r"1 of 4 sites .*\('4'\)"):
+        fitted = ODCL(1, **how).fit(groups.federation)
+    alone = ODCL(1, **how).fit(groups.federation.take([0, 1, 2]))
+    np.testing.assert_allclose(fitted.cluster_coef_, alone.cluster_coef_, rtol=1e-12)
 
 
 def test_rivals_cope_with_an_empty_site():

@@ -16,8 +16,9 @@ Where we differ from the paper
   where one is withheld (n <= d + 4 rows, or too many coefficients) the silhouette decides, with a
   gap test against one cluster.
 - `aggregate`: the paper's mean; "size" and "precision" weigh sites by what they know (3 times less
-  error with n from 30 to 600); "median" bears wild sites; "statistics" pools X'X and X'y of the
-  cluster, which is what training on its joint rows would give (half the error at n = 2.5 d).
+  error with n from 30 to 600; without covariances "precision" is "size"); "median" bears wild
+  sites; "statistics" pools X'X and X'y of the cluster, which is what training on its joint rows
+  would give (half the error at n = 2.5 d).
 - Fewer than twice as many rows as coefficients: models are useless as points (error .4 at
   n = d / 2), so with "statistics" sites are clustered by what a shared model predicts of them
   (error .005, that of known clusters).
@@ -237,6 +238,7 @@ def _result(
         "heard": sites.heard,
         "aside": aside,
         "implausible": sites.implausible,
+        "without_covariance": sites.without_covariance(),
         "site_rows": np.where(sites.heard, rows, np.nan),
         "history_changes": changes,
         **{name: np.asarray(array) for name, array in grouping.evidence.items()},

@@ -14,7 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
 from fedkin.estimators.base import FederatedEstimator, brings_its_own, check_choice, check_values
-from fedkin.estimators.fmlr import ImplausibleSitesWarning
+from fedkin.estimators.fmlr import ImplausibleSitesWarning, listed
 from fedkin.federation import Federation
 from fedkin.models.local_loss import local_loss
 from fedkin.names import canonical_name
@@ -51,7 +51,14 @@ def _is_logistic(estimator: Any) -> bool:
 class ClusteredEstimator(FederatedEstimator):
     """Common ground: fit through an algorithm, read its result, predict, adapt, sum up."""
 
-    _private = ("_position", "_population", "_site_rows", "_models", "_adapted", "_message")
+    _private: tuple[str, ...] = (
+        "_position",
+        "_population",
+        "_site_rows",
+        "_models",
+        "_adapted",
+        "_message",
+    )
 
     def __sklearn_tags__(self):
         """A regressor or a classifier, as the loss says."""
@@ -328,11 +335,8 @@ class ClusteredEstimator(FederatedEstimator):
         if self.n_features_in_ > SHOWN_FEATURES:
             notes.append(f"{self.n_features_in_ - SHOWN_FEATURES} more coefficients: cluster_coef_")
         if len(self.odd_sites_):
-            listed = ", ".join(repr(name) for name in self.odd_sites_[:10])
-            more = f" and {len(self.odd_sites_) - 10} more" if len(self.odd_sites_) > 10 else ""
-            notes.append(
-                f"Set aside, far from every neighbour, with their own model: {listed}{more}."
-            )
+            odd = listed(self.odd_sites_)
+            notes.append(f"Set aside, far from every neighbour, with their own model: {odd}.")
         return notes
 
     def _account(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -12,6 +13,7 @@ from fedkin.algorithms.odcl import ODCL as ALGORITHM
 from fedkin.algorithms.odcl import message_for
 from fedkin.estimators.base import check_choice, check_count
 from fedkin.estimators.clustered import SHARED_PARAMETERS, ClusteredEstimator
+from fedkin.estimators.fmlr import listed
 from fedkin.federation import Federation
 
 AGGREGATES = ("mean", "size", "precision", "statistics", "median")
@@ -24,6 +26,10 @@ ACCOUNT = {
     "covariance of the model once.",
     "statistics": "Each site sent its sums of products of features and outcome once.",
 }
+
+
+class NoCovarianceWarning(UserWarning):
+    """Sites were to be weighted by a sampling covariance that their rows do not give."""
 
 
 class ODCL(ClusteredEstimator):
@@ -49,7 +55,10 @@ class ODCL(ClusteredEstimator):
         None couples all sites alike; a number only neighbours, the nearer the stronger (Remark 23).
     aggregate : "mean", "size", "precision", "statistics" or "median"
         How a cluster's model comes from its sites': plain mean, weighted by rows or by inverse
-        covariance, pooled least squares from X'X and X'y (squared loss), geometric median.
+        covariance, pooled least squares from X'X and X'y (squared loss), geometric median. With
+        "precision" a site that has no covariance to send (fewer than five rows more than
+        coefficients, or over 200 coefficients) has no say, and a cluster of such sites alone is
+        weighted by rows; a warning names them.
     robust : bool
         Set aside sites far from every neighbour (label -1, named in `odd_sites_`); they keep their
         own model. Groups of fewer than four sites count as far from every neighbour, too.
@@ -76,6 +85,8 @@ class ODCL(ClusteredEstimator):
     client_names_, converged_, n_rounds_, history_, traffic_, refusals_
     """
     )
+
+    _private = (*ClusteredEstimator._private, "_without_covariance")
 
     def __init__(
         self,
@@ -130,8 +141,24 @@ class ODCL(ClusteredEstimator):
         federation = self._data(X, y, groups)
         settings = self._settings(federation)
         self._message = message_for(settings)
-        self._read(self._run(ALGORITHM, settings, federation).result)
+        result = self._run(ALGORITHM, settings, federation).result
+        self._read(result)
+        self._without_covariance = self.client_names_[result["without_covariance"]]
+        if self.aggregate == "precision" and len(self._without_covariance):
+            self._warn_of_weights()
         return self
+
+    def _warn_of_weights(self) -> None:
+        without, n_sites = self._without_covariance, len(self.client_names_)
+        remedy = "size" if self.loss == "logistic" else "statistics"
+        warnings.warn(
+            f"aggregate='precision': {len(without)} of {n_sites} sites have too few rows, or too "
+            f"many coefficients, for a covariance ({listed(without, 3)}); they have no say beside "
+            "others, and a cluster of such sites alone is weighted by rows; take "
+            f"aggregate={remedy!r}",
+            NoCovarianceWarning,
+            stacklevel=3,
+        )
 
     def _check_parameters(self) -> None:
         check_choice("clustering", self.clustering, CLUSTERINGS)
@@ -186,6 +213,14 @@ class ODCL(ClusteredEstimator):
 
     def _account(self) -> list[str]:
         account = [ACCOUNT[self._message]]
+        without = self._without_covariance
+        if len(without):
+            account.append(
+                f"No covariance came from {len(without)} sites whose rows do not give one, or of "
+                f"too many coefficients: {listed(without, 3)}."
+            )
+        if len(without) and self.aggregate == "precision":
+            account.append("A cluster of such sites alone was weighted by rows, not by precision.")
         if self.refine_rounds:
             account.append("In each refining round a site also said which shared model it chose.")
         if self.penalty == "interval" and self.clustering == "convex":
