@@ -256,6 +256,14 @@ def test_the_units_of_a_column_do_not_decide_where_covariances_travel(clustering
     np.testing.assert_array_equal(labels, truth)
 
 
+@pytest.mark.parametrize("penalty", ["auto", "clusterpath"])
+def test_convex_clustering_chooses_no_more_than_the_largest_number(penalty):
+    groups = make_sparse_regressions(80, n_clients=24, intervals=APPENDIX_D2, random_state=0)
+    settings = {"clustering": "convex", "penalty": penalty}
+    assert len(run(groups, **settings)["cluster_models"]) > 2
+    assert len(run(groups, max_clusters=2, **settings)["cluster_models"]) <= 2
+
+
 def test_convex_clustering_can_couple_neighbours_only():
     groups = make_sparse_regressions(100, n_clients=20, intervals=APPENDIX_D2, random_state=1)
     settings = {"clustering": "convex", "penalty": 2.0}

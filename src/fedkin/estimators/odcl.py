@@ -70,8 +70,9 @@ class ODCL(ClusteredEstimator):
     solver : "exact" or "sgd"; n_steps, batch_size, iterate ("last" or "average"), radius
         "sgd" takes `n_steps` stochastic steps at each site instead of the exact fit (I-ODCL), kept
         within `radius` of zero.
-    max_clusters, true_labels
-        `true_labels`: a cluster per site, by name or in the order of `client_names_`.
+    max_clusters : None or int
+        Most clusters to choose from when `n_clusters` is None and no penalty is given.
+    true_labels : None, or a cluster per site, by name or in the order of `client_names_`
     fraction : share of the sites asked in each refining round.
     """
 
