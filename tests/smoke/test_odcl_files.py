@@ -97,6 +97,20 @@ def test_logistic_letters_and_json(tmp_path):
     assert groups.recovers([site["cluster"] for site in content["sites"]])
 
 
+def test_numbers_nobody_knows_are_null_in_json(tmp_path):
+    def refuse(word):
+        raise AssertionError(f"{word} is no JSON")
+
+    letters = letters_of(GROUPS, tmp_path)
+    with np.load(letters[3], allow_pickle=False) as stored:
+        arrays = dict(stored)
+    arrays["model"] = np.full_like(arrays["model"], np.nan)
+    np.savez(letters[3], **arrays)
+    done = run("odcl", "combine", *letters, "-o", tmp_path / "models", "--json")
+    content = json.loads(done.stdout.splitlines()[0], parse_constant=refuse)
+    assert content["sites"][3]["rows"] is None and content["sites"][0]["rows"] == 60
+
+
 def test_odd_sites_keep_their_own_model(tmp_path):
     groups = spoil_sites(GROUPS, 0.1, "wild", 3)
     letters = letters_of(groups, tmp_path)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from fedkin.cli.json_text import json_text
 
 app = typer.Typer(
     help="Group sites in one round by exchanging files: `local` at each site, `combine` once.",
@@ -111,7 +112,7 @@ def combine(
     written = write_models(model, first.feature_names, out)
     summary = model.summary()
     if as_json:
-        typer.echo(json.dumps({name: table.records() for name, table in summary.tables.items()}))
+        typer.echo(json_text({name: table.records() for name, table in summary.tables.items()}))
     else:
         typer.echo(str(summary))
     for refusal in model.refusals_:
@@ -136,7 +137,7 @@ def write_models(model: Any, features: tuple[str, ...], folder: Path) -> list[Pa
             "coefficients": dict(zip(features, map(float, model.coef_[k]))),
         }
         path = folder / f"{file_name(site)}.model.json"
-        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        path.write_text(json_text(content, indent=1) + "\n", encoding="utf-8")
         written.append(path)
     return written
 
