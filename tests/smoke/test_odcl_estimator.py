@@ -175,6 +175,16 @@ def test_discordant_sites_are_coped_with(aggregate):
         assert np.isfinite(fitted.predict(np.ones((2, 3)), ["empty", "constant"])).all()
 
 
+def test_what_leaves_a_site_can_be_said():
+    data = GROUPS.federation
+    fitted = ODCL(send="model", random_state=0).fit(data)
+    assert list(fitted.traffic_.bytes_up_by_field) == ["model"]
+    assert GROUPS.recovers(fitted.labels_) and fitted.choice_method_ == "gap"
+    assert "Each site sent its own model once." in str(fitted.summary())
+    usual, sums = (ODCL(random_state=0, **how).fit(data) for how in ({}, {"send": "statistics"}))
+    np.testing.assert_allclose(sums.coef_, usual.coef_, rtol=1e-6)
+
+
 def test_precision_without_covariances_weighs_by_rows_and_says_so():
     groups = make_sparse_regressions(
         np.arange(7, 13), n_clients=6, intervals=((1.0, 2.0),), n_features=8, n_active=8

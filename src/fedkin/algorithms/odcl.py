@@ -70,6 +70,7 @@ DEFAULTS: dict[str, Any] = {
     "n_neighbors": None,
     "labels": None,
     "true_labels": None,
+    "send": None,
     "aggregate": "mean",
     "space": "auto",
     "robust": False,
@@ -109,8 +110,19 @@ MESSAGES: Mapping[str, Schema] = {
 MODELS = {"models": Field(("K", "d"), "the shared model of every cluster")}
 
 
+# What a site may be asked to send, by a word for people, the smallest first.
+SEND = {
+    "model": "model",
+    "rows": "model_and_rows",
+    "covariance": "model_and_covariance",
+    "statistics": "statistics",
+}
+
+
 def message_for(settings: Settings) -> str:
-    """The smallest message that serves the settings."""
+    """The message that is asked for, or the smallest that serves the other settings."""
+    if settings["send"] is not None:
+        return SEND[settings["send"]]
     if settings["aggregate"] == "statistics":
         return "statistics"
     chooses = settings["n_clusters"] is None and settings["labels"] is None

@@ -90,7 +90,10 @@ class Sites:
         """Heard sites whose covariance was wanted, but is not to be had, (m,)."""
         if "covariance" in self.known:
             return self.heard & ~self.known["covariance"].any(axis=1)
-        return np.zeros(self.n_sites, dtype=bool)
+        found = self.covariances() if self.settings["aggregate"] == "precision" else None
+        if found is None:
+            return np.zeros(self.n_sites, dtype=bool)
+        return self.heard & (np.einsum("mdd->m", found) == 0)
 
     def average(self, labels: NDArray[np.intp], n_clusters: int) -> Floats:
         """The model of every cluster (K, d); NaN for one without sites."""

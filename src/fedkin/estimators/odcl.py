@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from fedkin.algorithms.odcl import ODCL as ALGORITHM
-from fedkin.algorithms.odcl import message_for
+from fedkin.algorithms.odcl import SEND, message_for
 from fedkin.estimators.base import check_choice, check_count
 from fedkin.estimators.clustered import SHARED_PARAMETERS, ClusteredEstimator
 from fedkin.estimators.fmlr import listed
@@ -18,6 +18,12 @@ from fedkin.federation import Federation
 
 AGGREGATES = ("mean", "size", "precision", "statistics", "median")
 CLUSTERINGS = ("kmeans", "spectral", "spectral_part_one", "gradient", "huber", "convex")
+# What sites must send for an aggregate; for the others any message does.
+NEEDS = {
+    "size": ("rows", "covariance", "statistics"),
+    "precision": ("covariance", "statistics"),
+    "statistics": ("statistics",),
+}
 # What left a site, in words.
 ACCOUNT = {
     "model": "Each site sent its own model once.",
@@ -73,6 +79,10 @@ class ODCL(ClusteredEstimator):
     max_clusters : None or int
         Most clusters to choose from when `n_clusters` is None and no penalty is given.
     true_labels : None, or a cluster per site, by name or in the order of `client_names_`
+    send : None, "model", "rows", "covariance" or "statistics"
+        What leaves a site: its model, also its number of rows, also the model's covariance, or its
+        sums of products. None is the least that serves the other settings; where it is less, the
+        silhouette chooses `n_clusters`.
     fraction : share of the sites asked in each refining round.
     """
 
@@ -110,6 +120,7 @@ class ODCL(ClusteredEstimator):
         iterate="last",
         radius=None,
         true_labels=None,
+        send=None,
         fraction=1.0,
         random_state=None,
         engine=None,
@@ -132,6 +143,7 @@ class ODCL(ClusteredEstimator):
         self.iterate = iterate
         self.radius = radius
         self.true_labels = true_labels
+        self.send = send
         self.fraction = fraction
         self.random_state = random_state
         self.engine = engine
@@ -182,6 +194,7 @@ class ODCL(ClusteredEstimator):
             )
         if self.aggregate == "statistics" and self.solver == "sgd":
             raise ValueError("aggregate='statistics' solves exactly; drop solver='sgd'")
+        self._check_send()
         if self.space == "predictions" and self.aggregate != "statistics":
             raise ValueError("space='predictions' needs aggregate='statistics'")
         for name in ("n_clusters", "max_clusters", "n_neighbors", "n_steps", "batch_size"):
@@ -195,6 +208,22 @@ class ODCL(ClusteredEstimator):
             raise ValueError("n_neighbors weighs pairs at one penalty: give penalty a number, too")
         if not 0 < self.fraction <= 1:
             raise ValueError(f"fraction must be above 0 and at most 1, not {self.fraction}")
+
+    def _check_send(self) -> None:
+        check_choice("send", self.send, (None, *SEND))
+        if self.send is None:
+            return
+        enough = NEEDS.get(self.aggregate, tuple(SEND))
+        if self.send not in enough:
+            listed_words = " or ".join(repr(word) for word in enough)
+            raise ValueError(
+                f"aggregate={self.aggregate!r} needs send={listed_words}, not {self.send!r}"
+            )
+        if self.send == "statistics" and (self.loss == "logistic" or self.solver == "sgd"):
+            raise ValueError(
+                "send='statistics' needs loss='squared' and solver='exact': the sums stand for no "
+                "other fit"
+            )
 
     def _settings(self, federation: Federation | None) -> dict[str, Any]:
         names = [name for name in ALGORITHM.defaults if name != "labels"]
