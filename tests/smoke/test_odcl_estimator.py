@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.base import clone, is_classifier, is_regressor
@@ -140,7 +142,39 @@ def test_logistic_clusters_classify_and_adapt():
     chance = fitted.predict_proba(data)
     np.testing.assert_allclose(chance.sum(axis=1), 1.0)
     assert (np.abs(fitted.decision_function(data)) < 1e-9).sum() == 0
-    assert fitted.adapt(data.take([3])).adapted_[data.names[3]] == fitted.labels_[3]
+    new = replace(data.take([3]), names=("new",))
+    assert fitted.adapt(new).adapted_ == {"new": fitted.labels_[3]}
+
+
+def test_a_site_of_the_fit_keeps_its_cluster():
+    data = GROUPS.federation
+    fitted = ODCL(4, random_state=0).fit(data)
+    before = fitted.predict(data)
+    with pytest.raises(ValueError, match="site '1' was in the fit and has cluster 0; adapt is for"):
+        fitted.adapt(*data.client(1), groups="1")
+    assert fitted.adapted_ == {}
+    np.testing.assert_array_equal(fitted.predict(data), before)
+
+
+def test_a_site_without_a_cluster_may_be_adapted():
+    spoilt = spoil_sites(GROUPS, 0.05, "wild", 3)
+    odd = int(np.flatnonzero(spoilt.labels < 0)[0])
+    clients = dict(zip(spoilt.federation.names, map(spoilt.federation.client, range(24))))
+    clients["empty"] = (np.empty((0, 20)), np.empty(0))
+    fitted = ODCL(robust=True, random_state=0).fit(Federation.from_clients(clients))
+    name = fitted.client_names_[odd]
+    assert list(fitted.odd_sites_) == [name]
+    X, y = GROUPS.federation.client(odd)
+    fitted.adapt(X, y, name).adapt(X, y, "empty")
+    assert fitted.adapted_[name] == fitted.adapted_["empty"]
+
+
+def test_a_federation_is_scored_by_its_own_outcome():
+    data = GROUPS.federation
+    fitted = ODCL(4, random_state=0).fit(data)
+    assert fitted.score(data) == fitted.score(data, data.y)
+    with pytest.raises(ValueError, match="score needs the outcome y of the rows"):
+        fitted.score(data.X)
 
 
 def test_odd_sites_are_named_in_the_summary_and_keep_their_own_model():

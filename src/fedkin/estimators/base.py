@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -165,6 +165,11 @@ def check_count(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be a whole number, not {value!r}")
     if value < 1:
         raise ValueError(f"{name} must be at least 1, not {value}")
+
+
+def is_number(value: Any) -> bool:
+    """Whether it can be compared with a bound; True and False are no numbers here."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:

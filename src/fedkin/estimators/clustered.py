@@ -13,7 +13,13 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
-from fedkin.estimators.base import FederatedEstimator, brings_its_own, check_choice, check_values
+from fedkin.estimators.base import (
+    FederatedEstimator,
+    brings_its_own,
+    check_choice,
+    check_values,
+    is_number,
+)
 from fedkin.estimators.fmlr import ImplausibleSitesWarning, listed
 from fedkin.federation import Federation
 from fedkin.models.local_loss import local_loss
@@ -79,8 +85,8 @@ class ClusteredEstimator(FederatedEstimator):
     def _data(self, X: Any, y: Any, groups: Any) -> Federation | None:
         """The federation with the outcome as the loss wants it."""
         check_choice("loss", self.loss, ("squared", "logistic"))
-        if self.alpha is not None and not self.alpha >= 0:
-            raise ValueError(f"alpha must be None or at least 0, not {self.alpha}")
+        if self.alpha is not None and not (is_number(self.alpha) and self.alpha >= 0):
+            raise ValueError(f"alpha must be None or a number of at least 0, not {self.alpha!r}")
         self._forget()
         if self.loss == "logistic" and y is not None and not isinstance(X, Federation):
             y = self._coded(y)
@@ -250,7 +256,8 @@ class ClusteredEstimator(FederatedEstimator):
     def adapt(self, X, y=None, groups=None):
         """Assign sites not in the fit to the cluster whose model has the least loss on their rows.
 
-        `groups` names the site of each row, or one site for all of them.
+        `groups` names the site of each row, or one site for all of them. A site of the fit keeps
+        its cluster, and may be given here only if it has none: not heard, or set aside.
         What is shared stays as it is. `adapted_` says which site went where.
         """
         check_is_fitted(self)
@@ -266,6 +273,13 @@ class ClusteredEstimator(FederatedEstimator):
             clients = Federation.from_groups(rows, sites, y)
         if clients.y is None:
             raise ValueError("adapt needs the outcome y of the new sites' rows")
+        for name in clients.names:
+            known = self._position.get(name)
+            if known is not None and self.labels_[known] >= 0:
+                raise ValueError(
+                    f"site {name!r} was in the fit and has cluster {self.labels_[known]}; adapt is "
+                    "for new sites: give it another name, or fit again with these rows"
+                )
         if self.loss == "logistic" and isinstance(X, Federation):
             clients = replace(clients, y=self._codes(clients.y))
         local = local_loss(clients, self.loss, self.fit_intercept, self.alpha)

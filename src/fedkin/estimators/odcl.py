@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedkin.algorithms.odcl import ODCL as ALGORITHM
 from fedkin.algorithms.odcl import SEND, message_for
-from fedkin.estimators.base import check_choice, check_count
+from fedkin.estimators.base import check_choice, check_count, is_number
 from fedkin.estimators.clustered import SHARED_PARAMETERS, ClusteredEstimator
 from fedkin.estimators.fmlr import listed
 from fedkin.federation import Federation
@@ -181,8 +181,10 @@ class ODCL(ClusteredEstimator):
         check_choice("iterate", self.iterate, ("last", "average"))
         if isinstance(self.penalty, str):
             check_choice("penalty", self.penalty, ("auto", "clusterpath", "interval"))
-        elif not self.penalty >= 0:
-            raise ValueError(f"penalty must be at least 0, not {self.penalty}")
+        elif not (is_number(self.penalty) and self.penalty >= 0):
+            raise ValueError(
+                f"penalty must be a word or a number of at least 0, not {self.penalty!r}"
+            )
         if self.clustering == "convex" and self.n_clusters is not None and self.penalty != "auto":
             raise ValueError("give n_clusters or a penalty to convex clustering, not both")
         if self.penalty == "interval" and self.true_labels is None:
@@ -202,12 +204,14 @@ class ODCL(ClusteredEstimator):
                 check_count(name, getattr(self, name))
         if self.refine_rounds != 0:
             check_count("refine_rounds", self.refine_rounds)
-        if self.radius is not None and not self.radius > 0:
-            raise ValueError(f"radius must be None or positive, not {self.radius}")
+        if self.radius is not None and not (is_number(self.radius) and self.radius > 0):
+            raise ValueError(f"radius must be None or a positive number, not {self.radius!r}")
         if self.n_neighbors is not None and isinstance(self.penalty, str):
             raise ValueError("n_neighbors weighs pairs at one penalty: give penalty a number, too")
-        if not 0 < self.fraction <= 1:
-            raise ValueError(f"fraction must be above 0 and at most 1, not {self.fraction}")
+        if not (is_number(self.fraction) and 0 < self.fraction <= 1):
+            raise ValueError(
+                f"fraction must be a number above 0 and at most 1, not {self.fraction!r}"
+            )
 
     def _check_send(self) -> None:
         check_choice("send", self.send, (None, *SEND))
