@@ -43,7 +43,7 @@ FOUND: list[bool] = []
 
 def write(name, rows):
     with open(HERE / f"{name}.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 

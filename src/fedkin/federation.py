@@ -25,6 +25,7 @@ from fedkin.frames import (
     read_site,
     same_columns,
     target_vector,
+    value_errors,
 )
 from fedkin.names import canonical_name, name_codes, name_order, site_labels
 from fedkin.randomness import name_keys, row_uniforms, uniforms
@@ -312,22 +313,14 @@ class Federation:
         return tuple(map(int, np.flatnonzero(varies & (mean > OFF_CENTRE * spread))))
 
     def _value_errors(self) -> Iterator[Finding]:
-        columns = [(self.X[:, j], f"column {name!r}") for j, name in enumerate(self.feature_names)]
+        columns = [(f"column {name!r}", self.X[:, j]) for j, name in enumerate(self.feature_names)]
         if self.y is not None:
-            columns.append((self.y, f"target {self.target_name!r}"))
+            columns.append((f"target {self.target_name!r}", self.y))
         if len(self.X) == 0:
             yield Finding("error", None, "no site has any row", "give at least one row")
         if np.isfinite(self.X).all() and (self.y is None or np.isfinite(self.y).all()):
             return
-        for test, word, remedy in (
-            (np.isnan, "missing", "drop or impute them before fitting"),
-            (np.isinf, "infinite", "correct them or drop these rows before fitting"),
-        ):
-            for values, column in columns:
-                counts = np.bincount(self.owner[test(values)], minlength=self.n_clients)
-                for k in np.flatnonzero(counts):
-                    fact = f"{column} has {counts[k]} of {self.sizes[k]} values {word}"
-                    yield Finding("error", self.names[k], fact, remedy)
+        yield from value_errors(columns, self.owner, self.names, "before fitting")
 
     def _warnings(self) -> Iterator[Finding]:
         for k in np.flatnonzero(self.sizes == 0):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -38,6 +38,25 @@ class FederationError(ValueError):
         shown = [str(finding) for finding in self.findings[:SHOWN_FINDINGS]]
         more = len(self.findings) - len(shown)
         super().__init__("\n".join(shown + ([f"... and {more} more"] if more else [])))
+
+
+def value_errors(
+    columns: Sequence[tuple[str, Floats]],
+    owner: NDArray[np.intp],
+    names: Sequence[str | None],
+    when: str = "first",
+) -> Iterator[Finding]:
+    """Missing and infinite values of columns (what it is, its values), by the site of each row."""
+    sizes = np.bincount(owner, minlength=len(names))
+    for test, word, remedy in (
+        (np.isnan, "missing (NaN)", "drop or impute them"),
+        (np.isinf, "infinite", "correct them or drop these rows"),
+    ):
+        for column, values in columns:
+            counts = np.bincount(owner[test(values)], minlength=len(names))
+            for k in np.flatnonzero(counts).tolist():
+                fact = f"{column} has {counts[k]} of {sizes[k]} values {word}"
+                yield Finding("error", names[k], fact, f"{remedy} {when}")
 
 
 def read_frame(path: str | Path) -> Any:

@@ -15,7 +15,7 @@ GROUPS = make_sparse_regressions(30, n_clients=8, intervals=APPENDIX_D2)
         ({"clustering": "magic"}, "clustering must be one of"),
         ({"aggregate": "vote"}, "aggregate must be one of"),
         ({"penalty": "best"}, "penalty must be one of"),
-        ({"penalty": -1.0}, "penalty must be at least 0"),
+        ({"penalty": -1.0}, "penalty must be a word or a number of at least 0"),
         ({"penalty": "interval"}, "is an oracle: it needs true_labels"),
         ({"penalty": 0.1, "clustering": "convex", "n_clusters": 2}, "not both"),
         ({"loss": "logistic", "aggregate": "statistics"}, "no sums stand for logistic rows"),
@@ -30,11 +30,18 @@ GROUPS = make_sparse_regressions(30, n_clients=8, intervals=APPENDIX_D2)
         ({"refine_rounds": 1.5}, "refine_rounds must be a whole number"),
         ({"solver": "sgd", "n_steps": 0}, "n_steps must be at least 1"),
         ({"solver": "sgd", "batch_size": 0}, "batch_size must be at least 1"),
-        ({"solver": "sgd", "radius": -1.0}, "radius must be None or positive"),
+        ({"solver": "sgd", "radius": -1.0}, "radius must be None or a positive number"),
+        ({"radius": "x"}, "radius must be None or a positive number, not 'x'"),
+        ({"penalty": None}, "penalty must be a word or a number of at least 0, not None"),
         ({"clustering": "convex", "n_neighbors": 3}, "give penalty a number, too"),
-        ({"fraction": 0.0}, "fraction must be above 0"),
-        ({"alpha": -1.0}, "alpha must be None or at least 0"),
+        ({"fraction": 0.0}, "fraction must be a number above 0"),
+        ({"fraction": "x"}, "fraction must be a number above 0 and at most 1, not 'x'"),
+        ({"alpha": -1.0}, "alpha must be None or a number of at least 0"),
+        ({"alpha": "x"}, "alpha must be None or a number of at least 0, not 'x'"),
         ({"loss": "logistic"}, "Unknown label type: continuous"),
+        ({"send": "rows only"}, "send must be one of None, 'model'"),
+        ({"send": "rows", "aggregate": "precision"}, "needs send='covariance' or 'statistics'"),
+        ({"send": "statistics", "solver": "sgd"}, "needs loss='squared' and solver='exact'"),
         ({"true_labels": [0, 1]}, "true_labels has 2 entries; there are 8 sites"),
         ({"true_labels": {"1": 0}}, "true_labels lacks site '2'"),
     ],
@@ -52,12 +59,14 @@ def test_a_wrong_parameter_is_named_with_its_remedy(parameters, complaint):
         ({"init": "oracle"}, "init must be one of"),
         ({"init": np.full((2, 20), np.nan)}, r"init has entries that are not finite \(40"),
         ({"init": np.ones((3, 20))}, r"init has shape \(3, 21\); expected \(2, 21\)"),
-        ({"step_size": 0.0}, "step_size must be positive"),
+        ({"step_size": 0.0}, "step_size must be None or a positive number"),
+        ({"step_size": "x"}, "step_size must be None or a positive number, not 'x'"),
         ({"n_clusters": 0}, "n_clusters must be at least 1"),
         ({"local_steps": 0}, "local_steps must be at least 1"),
         ({"max_rounds": 0}, "max_rounds must be at least 1"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
-        ({"tol": -1.0}, "tol must be at least 0"),
+        ({"tol": -1.0}, "tol must be a number of at least 0"),
+        ({"tol": None}, "tol must be a number of at least 0, not None"),
     ],
 )
 def test_a_wrong_parameter_of_ifca_is_named(parameters, complaint):
@@ -91,7 +100,29 @@ def test_data_are_needed():
         LocalERM().fit(GROUPS.federation).adapt(Federation.from_clients([np.ones((3, 20))]))
 
 
+@pytest.mark.parametrize("one", ["site", 0])
+def test_a_fit_needs_a_site_for_each_row(one):
+    with pytest.raises(ValueError, match="groups must name a site for each row"):
+        ODCL(1).fit(GROUPS.federation.X, GROUPS.federation.y, groups=one)
+
+
 def test_an_impossible_number_for_the_convex_path_is_explained():
     groups = make_logistic_groups(400, n_clients=12)
     with pytest.raises(ValueError, match=r"no penalty of the convex path gives 11 clusters"):
         ODCL(11, loss="logistic", clustering="convex").fit(groups.federation)
+
+
+def test_an_outcome_or_sites_beside_a_federation_are_refused():
+    data = GROUPS.federation
+    own = "brings its own outcome and sites; build the Federation with it instead"
+    with pytest.raises(ValueError, match=f"y was given beside a Federation, which {own}"):
+        ODCL(1).fit(data, 1000 + data.y)
+    with pytest.raises(ValueError, match=f"groups was given beside a Federation, which {own}"):
+        ODCL(1).fit(data, groups=data.owner)
+    with pytest.raises(ValueError, match="groups was given beside a Federation"):
+        ODCL(1).fit(data, groups="site")
+    fitted = ODCL(1).fit(data)
+    with pytest.raises(ValueError, match="groups was given beside a Federation"):
+        fitted.predict(data, groups="new")
+    with pytest.raises(ValueError, match="y was given beside a Federation"):
+        fitted.adapt(data, data.y)

@@ -132,12 +132,13 @@ def test_precision_weights_are_generalised_least_squares():
     factors = rng.normal(size=(6, 2, 2))
     covariances = factors @ factors.transpose(0, 2, 1) + 0.1 * np.eye(2)
     covariances[[2, 3, 4, 5]] = 0.0  # withheld: one of the first group, all of the second
-    found = averages.precision_means(models, labels, 2, covariances)
+    rows = np.array([20.0, 30.0, 5.0, 5.0, 4.0, 2.0])
+    found = averages.precision_means(models, labels, 2, covariances, rows)
     one, two = np.linalg.inv(covariances[:2])
     np.testing.assert_allclose(
         found[0], np.linalg.solve(one + two, one @ models[0] + two @ models[1])
     )
-    np.testing.assert_allclose(found[1], models[3:].mean(axis=0))
+    np.testing.assert_allclose(found[1], np.average(models[3:], axis=0, weights=rows[3:]))
 
 
 def test_the_geometric_median_balances_unit_pulls():
@@ -253,6 +254,14 @@ def test_the_units_of_a_column_do_not_decide_where_covariances_travel(clustering
     data = Federation.from_clients(clients)
     labels = InProcess().run(algorithm("odcl"), settings, data, 0).result["labels"]
     np.testing.assert_array_equal(labels, truth)
+
+
+@pytest.mark.parametrize("penalty", ["auto", "clusterpath"])
+def test_convex_clustering_chooses_no_more_than_the_largest_number(penalty):
+    groups = make_sparse_regressions(80, n_clients=24, intervals=APPENDIX_D2, random_state=0)
+    settings = {"clustering": "convex", "penalty": penalty}
+    assert len(run(groups, **settings)["cluster_models"]) > 2
+    assert len(run(groups, max_clusters=2, **settings)["cluster_models"]) <= 2
 
 
 def test_convex_clustering_can_couple_neighbours_only():

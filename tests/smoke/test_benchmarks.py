@@ -4,6 +4,7 @@ import csv
 import json
 from dataclasses import asdict, replace
 from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -115,3 +116,12 @@ def test_a_run_prints_one_table_and_writes_page_and_csv(tmp_path, capsys):
         rows = list(csv.DictReader(file))
     assert [row["threads"] for row in rows] == ["1", "2"]
     assert all(float(row["ours"]) > 0 for row in rows)
+
+
+def test_kept_tables_end_their_lines_alike(tmp_path, monkeypatch):
+    kept = list(Path(run.__file__).parent.rglob("*.csv"))
+    assert kept and not [path.name for path in kept if b"\r" in path.read_bytes()]
+    odcl = import_module("benchmarks.accept.odcl")
+    monkeypatch.setattr(odcl, "HERE", tmp_path)
+    odcl.write("made", [{"n": 1, "error": 0.5}])
+    assert (tmp_path / "made.csv").read_bytes() == b"n,error\n1,0.5\n"

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.base import clone, is_classifier, is_regressor
@@ -15,6 +17,7 @@ from fedkin import (
 )
 from fedkin.datasets import make_logistic_groups, make_sparse_regressions, spoil_sites
 from fedkin.datasets.odcl import APPENDIX_D2
+from fedkin.estimators.odcl import NoCovarianceWarning
 
 GROUPS = make_sparse_regressions(80, n_clients=24, intervals=APPENDIX_D2, random_state=0)
 CLASSES = make_logistic_groups(400, n_clients=16, random_state=1)
@@ -115,6 +118,17 @@ def test_known_unknown_and_adapted_sites_predict_with_their_models():
     np.testing.assert_array_equal(before, fitted.cluster_coef_)
 
 
+@pytest.mark.parametrize("one", [7, 7.0, np.int64(7), "7", b"7"])
+def test_one_name_for_all_rows_may_be_a_number(one):
+    data = GROUPS.federation
+    fitted = ODCL(4, random_state=0).fit(data)
+    X, y = data.client(6)
+    np.testing.assert_array_equal(fitted.predict(X, one), fitted.predict(X, ["7"] * len(X)))
+    assert fitted.score(X, y, one) == fitted.score(X, y, ["7"] * len(X))
+    left = ODCL(4, random_state=0).fit(data.take([k for k in range(24) if k != 6]))
+    assert list(left.adapt(X, y, one).adapted_) == ["7"]
+
+
 def test_logistic_clusters_classify_and_adapt():
     data = CLASSES.federation
     fitted = ODCL(loss="logistic", random_state=0).fit(data)
@@ -128,7 +142,39 @@ def test_logistic_clusters_classify_and_adapt():
     chance = fitted.predict_proba(data)
     np.testing.assert_allclose(chance.sum(axis=1), 1.0)
     assert (np.abs(fitted.decision_function(data)) < 1e-9).sum() == 0
-    assert fitted.adapt(data.take([3])).adapted_[data.names[3]] == fitted.labels_[3]
+    new = replace(data.take([3]), names=("new",))
+    assert fitted.adapt(new).adapted_ == {"new": fitted.labels_[3]}
+
+
+def test_a_site_of_the_fit_keeps_its_cluster():
+    data = GROUPS.federation
+    fitted = ODCL(4, random_state=0).fit(data)
+    before = fitted.predict(data)
+    with pytest.raises(ValueError, match="site '1' was in the fit and has cluster 0; adapt is for"):
+        fitted.adapt(*data.client(1), groups="1")
+    assert fitted.adapted_ == {}
+    np.testing.assert_array_equal(fitted.predict(data), before)
+
+
+def test_a_site_without_a_cluster_may_be_adapted():
+    spoilt = spoil_sites(GROUPS, 0.05, "wild", 3)
+    odd = int(np.flatnonzero(spoilt.labels < 0)[0])
+    clients = dict(zip(spoilt.federation.names, map(spoilt.federation.client, range(24))))
+    clients["empty"] = (np.empty((0, 20)), np.empty(0))
+    fitted = ODCL(robust=True, random_state=0).fit(Federation.from_clients(clients))
+    name = fitted.client_names_[odd]
+    assert list(fitted.odd_sites_) == [name]
+    X, y = GROUPS.federation.client(odd)
+    fitted.adapt(X, y, name).adapt(X, y, "empty")
+    assert fitted.adapted_[name] == fitted.adapted_["empty"]
+
+
+def test_a_federation_is_scored_by_its_own_outcome():
+    data = GROUPS.federation
+    fitted = ODCL(4, random_state=0).fit(data)
+    assert fitted.score(data) == fitted.score(data, data.y)
+    with pytest.raises(ValueError, match="score needs the outcome y of the rows"):
+        fitted.score(data.X)
 
 
 def test_odd_sites_are_named_in_the_summary_and_keep_their_own_model():
@@ -144,6 +190,7 @@ def test_odd_sites_are_named_in_the_summary_and_keep_their_own_model():
 
 
 @pytest.mark.parametrize("aggregate", ["mean", "size", "precision", "statistics", "median"])
+@pytest.mark.filterwarnings("ignore:aggregate='precision'")
 def test_discordant_sites_are_coped_with(aggregate):
     """Empty, single-row, constant-column and ragged sites in one federation."""
     rng = np.random.default_rng(0)
@@ -160,6 +207,53 @@ def test_discordant_sites_are_coped_with(aggregate):
         assert {r.site for r in fitted.refusals_} == {"empty"}
         assert np.isfinite(fitted.coef_).all()
         assert np.isfinite(fitted.predict(np.ones((2, 3)), ["empty", "constant"])).all()
+
+
+def test_what_leaves_a_site_can_be_said():
+    data = GROUPS.federation
+    fitted = ODCL(send="model", random_state=0).fit(data)
+    assert list(fitted.traffic_.bytes_up_by_field) == ["model"]
+    assert GROUPS.recovers(fitted.labels_) and fitted.choice_method_ == "gap"
+    assert "Each site sent its own model once." in str(fitted.summary())
+    usual, sums = (ODCL(random_state=0, **how).fit(data) for how in ({}, {"send": "statistics"}))
+    np.testing.assert_allclose(sums.coef_, usual.coef_, rtol=1e-6)
+
+
+def test_precision_without_covariances_weighs_by_rows_and_says_so():
+    groups = make_sparse_regressions(
+        np.arange(7, 13), n_clients=6, intervals=((1.0, 2.0),), n_features=8, n_active=8
+    )
+    with pytest.warns(NoCovarianceWarning, match=r"6 of 6 sites .*\('1', '2', '3' and 3 more\)"):
+        fitted = ODCL(1, aggregate="precision").fit(groups.federation)
+    by_size = ODCL(1, aggregate="size").fit(groups.federation)
+    np.testing.assert_array_equal(fitted.coef_, by_size.coef_)
+    assert np.abs(fitted.coef_ - ODCL(1).fit(groups.federation).coef_).max() > 1e-3
+    text = str(fitted.summary())
+    assert "No covariance came from 6 sites" in text and "weighted by rows" in text
+
+
+def test_with_so_many_coefficients_that_no_covariance_travels_rows_are_the_weights():
+    rng = np.random.default_rng(0)
+    clients = []
+    for n in (300, 400):
+        X = rng.normal(size=(n, 210))
+        clients.append((X, X[:, 0] + rng.normal(size=n)))
+    data = Federation.from_clients(clients)
+    with pytest.warns(NoCovarianceWarning, match="2 of 2 sites"):
+        fitted = ODCL(1, aggregate="precision").fit(data)
+    np.testing.assert_array_equal(fitted.coef_, ODCL(1, aggregate="size").fit(data).coef_)
+
+
+def test_a_site_without_covariance_has_no_say_beside_others():
+    sizes = np.array([80, 80, 80, 20])
+    groups = make_sparse_regressions(
+        sizes, n_clients=4, intervals=((1.0, 2.0),), n_features=18, n_active=9
+    )
+    how = {"aggregate": "precision", "fit_intercept": False}
+    with pytest.warns(NoCovarianceWarning, match=r"1 of 4 sites .*\('4'\)"):
+        fitted = ODCL(1, **how).fit(groups.federation)
+    alone = ODCL(1, **how).fit(groups.federation.take([0, 1, 2]))
+    np.testing.assert_allclose(fitted.cluster_coef_, alone.cluster_coef_, rtol=1e-12)
 
 
 def test_rivals_cope_with_an_empty_site():

@@ -97,6 +97,21 @@ def test_logistic_letters_and_json(tmp_path):
     assert groups.recovers([site["cluster"] for site in content["sites"]])
 
 
+def test_numbers_nobody_knows_are_null_in_json(tmp_path):
+    def refuse(word):
+        raise AssertionError(f"{word} is no JSON")
+
+    letters = letters_of(GROUPS, tmp_path)
+    with np.load(letters[3], allow_pickle=False) as stored:
+        arrays = dict(stored)
+    arrays["model"] = np.full_like(arrays["model"], np.nan)
+    np.savez(letters[3], **arrays)
+    done = run("odcl", "combine", *letters, "-o", tmp_path / "models", "--json")
+    assert done.exit_code == 1 and "write the letter again" in done.stderr
+    content = json.loads(done.stdout.splitlines()[0], parse_constant=refuse)
+    assert content["sites"][3]["rows"] is None and content["sites"][0]["rows"] == 60
+
+
 def test_odd_sites_keep_their_own_model(tmp_path):
     groups = spoil_sites(GROUPS, 0.1, "wild", 3)
     letters = letters_of(groups, tmp_path)
@@ -109,11 +124,81 @@ def test_odd_sites_keep_their_own_model(tmp_path):
     assert aside == list(groups.labels < 0)
 
 
-def test_models_alone_need_the_number_of_groups(tmp_path):
-    letters = letters_of(GROUPS, tmp_path, "--send", "model")
+def groups_of(folder):
+    found = [json.loads((folder / f"site-{k}.model.json").read_text()) for k in range(1, 13)]
+    return [site["group"] for site in found], [site["heard"] for site in found]
+
+
+@pytest.mark.parametrize("send", ["model", "rows"])
+def test_without_covariances_the_silhouette_chooses_the_number_of_groups(tmp_path, send):
+    letters = letters_of(GROUPS, tmp_path, "--send", send)
     done = run("odcl", "combine", *letters, "-o", tmp_path / "models")
-    assert isinstance(done.exception, ValueError) and "give --clusters" in str(done.exception)
+    assert done.exit_code == 0 and "(gap)" in done.output
+    groups, heard = groups_of(tmp_path / "models")
+    assert GROUPS.recovers(groups) and all(heard)
     assert run("odcl", "combine", *letters, "-o", tmp_path / "models", "-k", 2).exit_code == 0
+
+
+def test_sums_serve_other_averages_than_pooling(tmp_path):
+    letters = letters_of(GROUPS, tmp_path, "--send", "statistics")
+    done = run("odcl", "combine", *letters, "-o", tmp_path / "models", "--aggregate", "precision")
+    assert done.exit_code == 0 and GROUPS.recovers(groups_of(tmp_path / "models")[0])
+    fitted = ODCL(aggregate="precision", random_state=0).fit(GROUPS.federation)
+    found = json.loads((tmp_path / "models" / "site-1.model.json").read_text())
+    np.testing.assert_allclose(list(found["coefficients"].values()), fitted.coef_[0], rtol=1e-6)
+
+
+def test_one_letter_that_holds_less_bounds_what_is_used_of_all(tmp_path):
+    letters = letters_of(GROUPS, tmp_path)
+    path = tmp_path / "site-2.csv"
+    run("odcl", "local", path, "--target", "outcome", "-o", letters[1], "--send", "model")
+    done = run("odcl", "combine", *letters, "-o", tmp_path / "models")
+    assert done.exit_code == 0, done.output
+    assert "no more than --send model was used" in done.stderr
+    assert "'site-2' hold less than --send covariance; let these sites write again" in done.stderr
+    groups, heard = groups_of(tmp_path / "models")
+    assert GROUPS.recovers(groups) and all(heard)
+    done = run("odcl", "combine", *letters, "-o", tmp_path / "models", "--aggregate", "precision")
+    assert isinstance(done.exception, ValueError)
+    assert "needs letters written with --send covariance; those of 'site-2'" in str(done.exception)
+
+
+def test_a_letter_of_another_kind_is_not_used_and_needs_attention(tmp_path):
+    letters = letters_of(GROUPS, tmp_path)
+    path = tmp_path / "site-2.csv"
+    run("odcl", "local", path, "--target", "outcome", "-o", letters[1], "--send", "statistics")
+    done = run("odcl", "combine", *letters, "-o", tmp_path / "models")
+    assert done.exit_code == 1
+    assert "site 'site-2': its letter was not used" in done.stderr
+    assert "let the site write again with --send covariance" in done.stderr
+    groups, heard = groups_of(tmp_path / "models")
+    assert groups[1] == -1 and [k for k in range(12) if not heard[k]] == [1]
+
+
+def test_letters_no_rows_can_give_need_attention(tmp_path):
+    letters = letters_of(GROUPS, tmp_path)
+    with np.load(letters[5], allow_pickle=False) as stored:
+        arrays = dict(stored)
+    arrays["covariance"] = -arrays["covariance"]
+    np.savez(letters[5], **arrays)
+    done = run("odcl", "combine", *letters, "-o", tmp_path / "models")
+    assert done.exit_code == 1 and "warning: left out" in done.stderr and "'site-6'" in done.stderr
+    assert not groups_of(tmp_path / "models")[1][5]
+
+
+def test_too_few_usable_letters_are_one_line(tmp_path):
+    letters = letters_of(GROUPS, tmp_path)
+    for path in letters:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = dict(stored)
+        arrays["model"] = np.full_like(arrays["model"], np.nan)
+        np.savez(path, **arrays)
+    done = run("odcl", "combine", *letters, "-o", tmp_path / "models")
+    assert isinstance(done.exception, ValueError) and "0 of 12" in str(done.exception)
+
+
+def test_an_engine_of_letters_cannot_send_more_than_they_hold(tmp_path):
+    letters = letters_of(GROUPS, tmp_path, "--send", "model")
     with pytest.raises(QuorumLost, match="a declared field is missing"):
         ODCL(aggregate="size", n_clusters=2, engine=Letters.read(letters)).fit()
 

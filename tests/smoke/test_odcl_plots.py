@@ -72,3 +72,12 @@ def test_pictures_that_do_not_exist_say_why():
     with pytest.raises(ValueError, match="kind must be one of"):
         fitted.plot("pie")
     assert not any(hasattr(rival, "plot") for rival in (IFCA(), LocalERM(), ClusterOracle()))
+
+
+def test_what_left_nothing_to_choose_is_told():
+    data = GROUPS.federation
+    with pytest.raises(ValueError, match="one site leaves nothing to choose"):
+        ODCL().fit(*data.client(0)).plot("choice")
+    at_a_penalty = ODCL(clustering="convex", penalty=0.1).fit(data)
+    with pytest.raises(ValueError, match="the penalty decided the number of clusters"):
+        at_a_penalty.plot("choice")

@@ -79,6 +79,17 @@ def test_theorems_ask_for_orders_more_rows_than_are_needed(toy):
     assert convex.estimate("measured").mean > spectral.estimate("measured").mean
 
 
+def test_table_1_says_how_a_run_counts_that_never_comes_near(monkeypatch):
+    from fedkin.studies import odcl_conditions, odcl_protocol
+
+    monkeypatch.setattr(odcl_protocol, "ifca_errors", lambda *_, **__: np.full(3, np.inf))
+    groups = odcl_conditions._draw(50, 1.0, 0)
+    assert odcl_conditions._ifca(groups, 0, "IFCA")[1] == odcl_conditions.MOST_ROUNDS == 200
+    protocol = odcl_conditions.STUDIES[0].protocol
+    assert "never comes within 10 % of the oracle counts as 200 rounds" in protocol
+    assert "ODCL-KM is printed with c where the proof has √c inside, I-ODCL-KM with c²" in protocol
+
+
 def test_conditions_of_table_1_matter_where_the_paper_says_so(toy):
     found = toy("odcl-table-1")
 

@@ -16,8 +16,9 @@ Where we differ from the paper
   where one is withheld (n <= d + 4 rows, or too many coefficients) the silhouette decides, with a
   gap test against one cluster.
 - `aggregate`: the paper's mean; "size" and "precision" weigh sites by what they know (3 times less
-  error with n from 30 to 600); "median" bears wild sites; "statistics" pools X'X and X'y of the
-  cluster, which is what training on its joint rows would give (half the error at n = 2.5 d).
+  error with n from 30 to 600; without covariances "precision" is "size"); "median" bears wild
+  sites; "statistics" pools X'X and X'y of the cluster, which is what training on its joint rows
+  would give (half the error at n = 2.5 d).
 - Fewer than twice as many rows as coefficients: models are useless as points (error .4 at
   n = d / 2), so with "statistics" sites are clustered by what a shared model predicts of them
   (error .005, that of known clusters).
@@ -69,6 +70,7 @@ DEFAULTS: dict[str, Any] = {
     "n_neighbors": None,
     "labels": None,
     "true_labels": None,
+    "send": None,
     "aggregate": "mean",
     "space": "auto",
     "robust": False,
@@ -108,8 +110,19 @@ MESSAGES: Mapping[str, Schema] = {
 MODELS = {"models": Field(("K", "d"), "the shared model of every cluster")}
 
 
+# What a site may be asked to send, by a word for people, the smallest first.
+SEND = {
+    "model": "model",
+    "rows": "model_and_rows",
+    "covariance": "model_and_covariance",
+    "statistics": "statistics",
+}
+
+
 def message_for(settings: Settings) -> str:
-    """The smallest message that serves the settings."""
+    """The message that is asked for, or the smallest that serves the other settings."""
+    if settings["send"] is not None:
+        return SEND[settings["send"]]
     if settings["aggregate"] == "statistics":
         return "statistics"
     chooses = settings["n_clusters"] is None and settings["labels"] is None
@@ -237,6 +250,7 @@ def _result(
         "heard": sites.heard,
         "aside": aside,
         "implausible": sites.implausible,
+        "without_covariance": sites.without_covariance(),
         "site_rows": np.where(sites.heard, rows, np.nan),
         "history_changes": changes,
         **{name: np.asarray(array) for name, array in grouping.evidence.items()},

@@ -109,7 +109,7 @@ def _convex(
     rng: np.random.Generator,
 ) -> Grouping:
     """Convex clustering at a penalty that is given, searched for, or (an oracle) from (13)."""
-    penalty = settings["penalty"]
+    penalty, wanted, most = (settings[name] for name in ("penalty", "n_clusters", "max_clusters"))
     if penalty == "interval":
         penalty = clustering.oracle_penalty(models, settings["true_labels"], rng)
     if not isinstance(penalty, str):
@@ -118,12 +118,12 @@ def _convex(
         labels = clustering.convex_clustering(models, float(penalty), weights).labels
         return Grouping(in_order_of_appearance(labels), {"penalty": np.array(float(penalty))})
     if penalty == "clusterpath":
-        chosen: Any = clustering.clusterpath(models)
+        chosen: Any = clustering.clusterpath(models, max_clusters=most)
         labels, evidence = chosen.labels, {"penalty": np.array(chosen.penalty)}
     else:
-        chosen = clustering.polished_silhouette(models)
-        labels, evidence = _polished(models, chosen, settings["n_clusters"])
-        if settings["n_clusters"] is None and _one_explains(models, covariances, freedom):
+        chosen = clustering.polished_silhouette(models, max_clusters=most)
+        labels, evidence = _polished(models, chosen, wanted)
+        if wanted is None and _one_explains(models, covariances, freedom):
             labels = np.zeros(len(models), dtype=np.intp)
     path = chosen.path
     evidence |= {

@@ -86,6 +86,15 @@ class Sites:
             return None
         return unpacked(packed, d)
 
+    def without_covariance(self) -> NDArray[np.bool_]:
+        """Heard sites whose covariance was wanted, but is not to be had, (m,)."""
+        if "covariance" in self.known:
+            return self.heard & ~self.known["covariance"].any(axis=1)
+        found = self.covariances() if self.settings["aggregate"] == "precision" else None
+        if found is None:
+            return np.zeros(self.n_sites, dtype=bool)
+        return self.heard & (np.einsum("mdd->m", found) == 0)
+
     def average(self, labels: NDArray[np.intp], n_clusters: int) -> Floats:
         """The model of every cluster (K, d); NaN for one without sites."""
         how, models = self.settings["aggregate"], self.models
@@ -97,8 +106,9 @@ class Sites:
             return averages.geometric_medians(models, labels, n_clusters)
         covariances = self.covariances() if how == "precision" else None
         if covariances is not None:
-            return averages.precision_means(models, labels, n_clusters, covariances)
-        weights = self.known["rows"] if how == "size" else np.ones(self.n_sites)
+            rows = self.known["rows"]
+            return averages.precision_means(models, labels, n_clusters, covariances, rows)
+        weights = np.ones(self.n_sites) if how == "mean" else self.known["rows"]
         return averages.weighted_means(models, labels, n_clusters, weights)
 
 

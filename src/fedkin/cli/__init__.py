@@ -6,7 +6,6 @@ Exit codes: 0 all is well; 1 the data or the fit need attention (findings, odd s
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from fedkin.cli import odcl, study
+from fedkin.cli.json_text import json_text
 
 NEEDS_ATTENTION = 1
 UNUSABLE = 2
@@ -73,7 +73,7 @@ def check(
             "largest_site": int(federation.sizes.max()),
         }
     if as_json:
-        _print_json({**facts, "findings": table.records()})
+        typer.echo(json_text({**facts, "findings": table.records()}, indent=1))
     else:
         for name, value in facts.items():
             typer.echo(f"{name.replace('_', ' ')}: {_in_words(value)}")
@@ -165,7 +165,8 @@ def _fit(model: Any, federation: Any, out: Path | None, as_json: bool, strict: b
         model.fit(federation)
     summary = model.summary()
     if as_json:
-        _print_json({name: table.records() for name, table in summary.tables.items()})
+        records = {name: table.records() for name, table in summary.tables.items()}
+        typer.echo(json_text(records, indent=1))
     else:
         typer.echo(str(summary))
     for warning in caught:
@@ -224,22 +225,6 @@ def _write_predictions(model: Any, asked: Any, out: Path) -> Path:
     table = Table({**columns, "mean": mean, "standard deviation": std})
     csv.write_csv(table.to_arrow(), out / "predictions.csv")
     return out / "predictions.csv"
-
-
-def _print_json(content: Any) -> None:
-    # NaN is not JSON; a site that was not heard has null.
-    text = json.dumps(_finite(content), indent=1)
-    typer.echo(text)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return None
-    return value
 
 
 def _in_words(value: Any) -> str:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from fedkin.cli.json_text import json_text
 
 app = typer.Typer(
     help="Group sites in one round by exchanging files: `local` at each site, `combine` once.",
     no_args_is_help=True,
 )
 
-# What a site may choose to send, and the client step that writes it.
-SEND = {
-    "model": "model",
-    "rows": "model_and_rows",
-    "covariance": "model_and_covariance",
-    "statistics": "statistics",
-}
+NEEDS_ATTENTION = 1
 
 
 @app.command("local")
@@ -47,6 +42,7 @@ def local(
 ) -> None:
     """At a site: fit the site's own model and write the letter that may leave it."""
     from fedkin.algorithms import algorithm
+    from fedkin.algorithms.odcl import SEND
     from fedkin.engines.files import write_letter
     from fedkin.federation import Federation
 
@@ -82,20 +78,24 @@ def combine(
     seed: Annotated[int, typer.Option(help="Seed of the restarts.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not tables.")] = False,
 ) -> None:
-    """At the coordinator: group the sites and write each site's model to a file of its own."""
+    """At the coordinator: group the sites and write each site's model to a file of its own.
+
+    What all letters hold is used: where no covariances are among it, the silhouette chooses the
+    number of groups.
+    """
     import numpy as np
 
+    from fedkin.cli.odcl_letters import check_enough, held_back, least, shared
     from fedkin.engines.files import Letters
     from fedkin.estimators import ODCL
 
     engine = Letters.read(letters)
     first = engine.letters[0]
-    if clusters is None and not {"covariance", "statistics"} & set(first.arrays):
-        raise ValueError(
-            "the letters hold no covariances to choose the number of groups by; give --clusters, "
-            "or let the sites write with --send covariance"
-        )
-    how = aggregate or ("statistics" if "statistics" in first.arrays else "mean")
+    sums = shared(engine.letters, "statistics") == "statistics"
+    how = aggregate or ("statistics" if sums else "mean")
+    needed = least({"n_clusters": clusters, "clustering": clustering, "aggregate": how})
+    send = shared(engine.letters, needed)
+    check_enough(engine.letters, how, send)
     model = ODCL(
         clusters,
         loss=first.settings["loss"],
@@ -103,20 +103,53 @@ def combine(
         fit_intercept=first.settings["fit_intercept"],
         clustering=clustering,
         aggregate=how,
+        send=send,
         robust=robust,
         random_state=seed,
         engine=engine,
-    ).fit()
+    )
+    complaints = [*held_back(engine.letters, needed, send), *_fit(model, send)]
     model.feature_names_in_ = np.array(first.feature_names, dtype=object)
     written = write_models(model, first.feature_names, out)
     summary = model.summary()
     if as_json:
-        typer.echo(json.dumps({name: table.records() for name, table in summary.tables.items()}))
+        typer.echo(json_text({name: table.records() for name, table in summary.tables.items()}))
     else:
         typer.echo(str(summary))
-    for refusal in model.refusals_:
-        typer.echo(f"warning: {refusal}", err=True)
+    for complaint in complaints:
+        typer.echo(f"warning: {complaint}", err=True)
     typer.echo(f"wrote {len(written)} models to {out}", err=True)
+    if _not_heard(model):
+        raise typer.Exit(NEEDS_ATTENTION)
+
+
+def _fit(model: Any, send: str) -> list[str]:
+    """Fit, and say what there is to complain about, with remedies."""
+    import warnings
+
+    from fedkin.protocol import QuorumLost, Reason
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            model.fit()
+        except QuorumLost as error:
+            raise ValueError(str(error)) from None
+    complaints = [str(warning.message) for warning in caught]
+    for refusal in model.refusals_:
+        remedy = "let the site check its data and write the letter again"
+        if refusal.reason is Reason.MISSING:
+            remedy = f"let the site write again with --send {send}"
+        where = f" in {refusal.field!r}" if refusal.field else ""
+        complaints.append(
+            f"site {refusal.site!r}: its letter was not used: {refusal.reason}{where}; {remedy}"
+        )
+    return complaints
+
+
+def _not_heard(model: Any) -> set[str]:
+    """Sites whose letters did not count; they have the mean over all others' models."""
+    return {refusal.site for refusal in model.refusals_} | set(model.implausible_sites_)
 
 
 def write_models(model: Any, features: tuple[str, ...], folder: Path) -> list[Path]:
@@ -124,19 +157,20 @@ def write_models(model: Any, features: tuple[str, ...], folder: Path) -> list[Pa
     from fedkin.names import file_name
 
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
+    written, odd, silent = [], set(model.odd_sites_), _not_heard(model)
     for k, site in enumerate(model.client_names_):
         content = {
             "site": site,
             "loss": model.loss,
             "group": int(model.labels_[k]),
             "groups": model.n_clusters_,
-            "set_aside": bool(site in set(model.odd_sites_)),
+            "heard": site not in silent,
+            "set_aside": site in odd,
             "intercept": float(model.intercept_[k]),
             "coefficients": dict(zip(features, map(float, model.coef_[k]))),
         }
         path = folder / f"{file_name(site)}.model.json"
-        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        path.write_text(json_text(content, indent=1) + "\n", encoding="utf-8")
         written.append(path)
     return written
 

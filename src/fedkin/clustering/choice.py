@@ -69,7 +69,8 @@ def choose_n_clusters(
 
     `covariances`: each point's sampling covariance (m, d, d), or its diagonal (m, d). NaN marks a
     point that withholds it. `degrees_of_freedom` (m,) or one number: behind those covariances, when
-    they are estimates; None when they are known. `max_clusters` is 2 sqrt(m) by default.
+    they are estimates; None when they are known. `max_clusters` is 2 sqrt(m) by default, and
+    without bound for "path", whose clusters have three points or more.
     """
     array = check_points(points)
     generator = np.random.default_rng(random_state)
@@ -86,8 +87,11 @@ def choose_n_clusters(
             )
         known = np.asarray(covariances, dtype=np.float64)
         return _by_scatter(array, largest, known, degrees_of_freedom, generator)
+    if method == "path":
+        return _by_path(array, max_clusters)
     if method not in RULES:
-        raise ValueError(f"method must be one of {['auto', 'chi2', *RULES]}; got {method!r}")
+        known_rules = ["auto", "chi2", *RULES, "path"]
+        raise ValueError(f"method must be one of {known_rules}; got {method!r}")
     return RULES[method](array, largest, generator)
 
 
@@ -160,10 +164,9 @@ def _by_elbow(points: Points, largest: int, generator: np.random.Generator) -> N
     return _answer("elbow", np.arange(1, largest + 1), cost, tried, chosen)
 
 
-def _by_path(points: Points, largest: int, generator: np.random.Generator) -> NumberOfClusters:
+def _by_path(points: Points, max_clusters: int | None) -> NumberOfClusters:
     """The polished silhouette's partition of the convex clustering path."""
-    del largest, generator
-    chosen = polished_silhouette(points)
+    chosen = polished_silhouette(points, max_clusters=max_clusters)
     return NumberOfClusters(
         chosen.n_clusters, chosen.curve, chosen.n_polished, chosen.labels, "path", float("nan")
     )
@@ -173,7 +176,6 @@ RULES: dict[str, Callable[[Points, int, np.random.Generator], NumberOfClusters]]
     "gap": _by_gap,
     "silhouette": _by_silhouette,
     "elbow": _by_elbow,
-    "path": _by_path,
 }
 
 

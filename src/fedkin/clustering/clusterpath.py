@@ -44,11 +44,13 @@ def clusterpath(
     factor: float = FACTOR,
     n_penalties: int = N_PENALTIES,
     skip_trivial: bool = True,
+    max_clusters: int | None = None,
 ) -> ChosenPenalty:
     """Choose a penalty and partition of points (m, d) by appendix C.
 
     `rule`: "a" looks only at partitions that satisfy (13), "b" at all; "auto" is the paper's: (a)
     if any partition satisfies (13), else (b). `skip_trivial=False` lets K = 1 and K = m compete.
+    Partitions of more than `max_clusters` do not compete; None leaves the number open.
     """
     if rule not in ("auto", "a", "b"):
         raise ValueError(f"rule must be 'auto', 'a' or 'b'; got {rule!r}")
@@ -64,6 +66,8 @@ def clusterpath(
     eligible = np.ones(path.penalties.size, dtype=bool)
     if skip_trivial:
         eligible = (path.n_clusters > 1) & (path.n_clusters < n_distinct)
+    if max_clusters is not None:
+        eligible &= path.n_clusters <= max_clusters
     verified = eligible & path.recovered
     decided = rule if rule != "auto" else ("a" if verified.any() else "b")
     candidates = np.flatnonzero(verified if decided == "a" else eligible)

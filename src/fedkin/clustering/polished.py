@@ -37,18 +37,24 @@ class PolishedPath:
 
 
 def polished_silhouette(
-    points: ArrayLike, n_penalties: int = N_PENALTIES, smallest_group: int = SMALLEST_GROUP
+    points: ArrayLike,
+    n_penalties: int = N_PENALTIES,
+    smallest_group: int = SMALLEST_GROUP,
+    max_clusters: int | None = None,
 ) -> PolishedPath:
     """Choose penalty and partition of points (m, d) by the polished silhouette.
 
     Silhouettes need two clusters, so this rule answers 1 only when no penalty shows two groups.
+    `max_clusters` bounds the choice, not the curve; None leaves it open.
     """
     array = check_points(points)
     path = convex_clustering_path(array, _penalties(array, n_penalties))
     polished = [polish(array, labels, smallest_group) for labels in path.labels]
     curve = np.array([silhouette(array, labels) for labels in polished])
-    best = int(np.nanargmax(curve)) if np.isfinite(curve).any() else len(polished) - 1
     counts = np.array([labels.max() + 1 for labels in polished])
+    allowed = curve if max_clusters is None else np.where(counts <= max_clusters, curve, np.nan)
+    # The largest penalty fuses all.
+    best = int(np.nanargmax(allowed)) if np.isfinite(allowed).any() else len(polished) - 1
     return PolishedPath(
         penalty=float(path.penalties[best]),
         labels=polished[best],

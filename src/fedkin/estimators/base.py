@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import validate_data
+from sklearn.utils import check_array, check_consistent_length, check_random_state
+from sklearn.utils.validation import column_or_1d, validate_data
 
 from fedkin.engines import InProcess
 from fedkin.federation import Federation
-from fedkin.frames import plain_names
-from fedkin.names import canonical_names, site_labels
+from fedkin.frames import FederationError, plain_names, value_errors
+from fedkin.names import canonical_name, canonical_names, site_labels
 from fedkin.protocol import Algorithm, Outcome
 from fedkin.tables import Table
 
@@ -38,25 +38,29 @@ class FederatedEstimator(BaseEstimator):
             if self.engine is None:
                 raise ValueError("fit needs data: fit(X, y, groups=...), or an engine that has it")
             return None
-        if isinstance(groups, str):
-            raise ValueError(
-                "groups must name a site for each row; for a column of a table use "
-                "Federation.from_frame(table, client=...)"
-            )
         if isinstance(X, Federation):
+            brings_its_own(y, groups)
             self.n_features_in_ = X.n_features
             if X.feature_names != plain_names(X.n_features):
                 self.feature_names_in_ = np.array(X.feature_names, dtype=object)
             return X
+        if groups is not None and np.ndim(groups) == 0:
+            raise ValueError(
+                "groups must name a site for each row; for a column of a table use "
+                "Federation.from_frame(table, client=...)"
+            )
         if groups is not None and len(groups) != np.shape(X)[0]:
             raise ValueError(f"groups names {len(groups)} rows, X has {np.shape(X)[0]}")
-        if groups is not None:
-            # With sites given, Federation's own checks name the site; scikit-learn's would not.
-            X = validate_data(self, X, dtype=np.float64, ensure_all_finite=False)
-        elif y is None:
-            X = validate_data(self, X, y, dtype=np.float64)
+        # Federation's own checks of the values name the site; scikit-learn's would not.
+        how = {"dtype": np.float64, "ensure_all_finite": False}
+        if groups is None and y is None:
+            X = validate_data(self, X, y, **how)
         else:
-            X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+            X = validate_data(self, X, **how)
+        if groups is None and y is not None:
+            y = column_or_1d(y, warn=True)
+            y = check_array(y, dtype=None, ensure_2d=False, ensure_all_finite=False, input_name="y")
+            check_consistent_length(X, y)
         sites = np.full(len(X), ONLY_SITE) if groups is None else groups
         return Federation.from_groups(X, sites, y, getattr(self, "feature_names_in_", None))
 
@@ -81,18 +85,30 @@ class FederatedEstimator(BaseEstimator):
     def _rows_and_sites(self, X: Any, groups: Any) -> tuple[np.ndarray, np.ndarray]:
         """Rows to predict and, for each, the canonical name of its site."""
         if isinstance(X, Federation):
+            brings_its_own(None, groups)
             clients = self._with_columns_of_the_fit(X)
             return clients.X, np.array(clients.names, dtype=object)[clients.owner]
-        X = validate_data(self, X, dtype=np.float64, reset=False)
+        X = validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False)
+        sites = self._site_of_each(len(X), groups)
+        if not np.isfinite(X).all():
+            named = getattr(self, "feature_names_in_", plain_names(X.shape[1]))
+            columns = [(f"column {name!r}", X[:, j]) for j, name in enumerate(named)]
+            check_values(columns, sites)
+        return X, sites
+
+    def _site_of_each(self, n_rows: int, groups: Any) -> np.ndarray:
+        """The canonical name of the site of each row, (n_rows,)."""
         if groups is None:
             only = self.client_names_[0] if len(self.client_names_) == 1 else NOBODY
-            return X, np.full(len(X), only, dtype=object)
-        labels = np.full(len(X), groups) if isinstance(groups, str) else site_labels(groups)
-        if labels.shape != (len(X),):
+            return np.full(n_rows, only, dtype=object)
+        if np.ndim(groups) == 0:
+            return np.full(n_rows, canonical_name(groups), dtype=object)
+        labels = site_labels(groups)
+        if labels.shape != (n_rows,):
             raise ValueError(
-                f"groups must name a site for each of the {len(X)} rows, or be one name for all"
+                f"groups must name a site for each of the {n_rows} rows, or be one name for all"
             )
-        return X, canonical_names(labels)
+        return canonical_names(labels)
 
     def _with_columns_of_the_fit(self, clients: Federation) -> Federation:
         """The federation with columns in the order of the fit; others are refused by name.
@@ -125,12 +141,35 @@ class FederatedEstimator(BaseEstimator):
         return Table({"field": names, "bytes up": up, "bytes down": down}, "What travelled")
 
 
+def brings_its_own(y: Any, groups: Any) -> None:
+    """Complain about an outcome or sites beside a Federation, which has both."""
+    if y is not None or groups is not None:
+        given = "groups" if y is None else "y"
+        raise ValueError(
+            f"{given} was given beside a Federation, which brings its own outcome and sites; build "
+            "the Federation with it instead"
+        )
+
+
+def check_values(columns: list[tuple[str, np.ndarray]], sites: np.ndarray) -> None:
+    """Complain about missing and infinite values in the words of a Federation."""
+    distinct, owner = np.unique(sites, return_inverse=True)
+    errors = list(value_errors(columns, owner, [name or None for name in distinct]))
+    if errors:
+        raise FederationError(errors)
+
+
 def check_count(name: str, value: Any) -> None:
     """Complain about what is not a whole number of at least one."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise ValueError(f"{name} must be a whole number, not {value!r}")
     if value < 1:
         raise ValueError(f"{name} must be at least 1, not {value}")
+
+
+def is_number(value: Any) -> bool:
+    """Whether it can be compared with a bound; True and False are no numbers here."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:

@@ -11,10 +11,16 @@ import numpy as np
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
-from fedkin.estimators.base import FederatedEstimator, check_choice
-from fedkin.estimators.fmlr import ImplausibleSitesWarning
+from fedkin.estimators.base import (
+    FederatedEstimator,
+    brings_its_own,
+    check_choice,
+    check_values,
+    is_number,
+)
+from fedkin.estimators.fmlr import ImplausibleSitesWarning, listed
 from fedkin.federation import Federation
 from fedkin.models.local_loss import local_loss
 from fedkin.names import canonical_name
@@ -35,6 +41,13 @@ SHARED_PARAMETERS = """
 """
 
 
+def _as_numbers(values: np.ndarray) -> np.ndarray:
+    """Outcomes as far as finite or not is concerned: a missing word is NaN, any other 0."""
+    if values.dtype.kind != "O":
+        return values if values.dtype.kind == "f" else np.zeros(len(values))
+    return np.array([np.nan if v is None or v != v else 0.0 for v in values])
+
+
 def _is_logistic(estimator: Any) -> bool:
     if estimator.loss != "logistic":
         raise AttributeError("probabilities need loss='logistic'")
@@ -44,7 +57,14 @@ def _is_logistic(estimator: Any) -> bool:
 class ClusteredEstimator(FederatedEstimator):
     """Common ground: fit through an algorithm, read its result, predict, adapt, sum up."""
 
-    _private = ("_position", "_population", "_site_rows", "_models", "_adapted", "_message")
+    _private: tuple[str, ...] = (
+        "_position",
+        "_population",
+        "_site_rows",
+        "_models",
+        "_adapted",
+        "_message",
+    )
 
     def __sklearn_tags__(self):
         """A regressor or a classifier, as the loss says."""
@@ -65,8 +85,8 @@ class ClusteredEstimator(FederatedEstimator):
     def _data(self, X: Any, y: Any, groups: Any) -> Federation | None:
         """The federation with the outcome as the loss wants it."""
         check_choice("loss", self.loss, ("squared", "logistic"))
-        if self.alpha is not None and not self.alpha >= 0:
-            raise ValueError(f"alpha must be None or at least 0, not {self.alpha}")
+        if self.alpha is not None and not (is_number(self.alpha) and self.alpha >= 0):
+            raise ValueError(f"alpha must be None or a number of at least 0, not {self.alpha!r}")
         self._forget()
         if self.loss == "logistic" and y is not None and not isinstance(X, Federation):
             y = self._coded(y)
@@ -88,8 +108,8 @@ class ClusteredEstimator(FederatedEstimator):
     def _coded(self, y: Any) -> np.ndarray:
         """A target of any two values, words too, as 0 and 1; `classes_` keeps the values."""
         values = column_or_1d(y, warn=True)
-        if values.dtype.kind == "f" and not np.isfinite(values).all():
-            return values  # Federation's checks name the site
+        if not np.isfinite(_as_numbers(values)).all():
+            return _as_numbers(values)  # Federation's checks name the site
         self._learn_classes(values)
         return self._codes(values)
 
@@ -106,7 +126,10 @@ class ClusteredEstimator(FederatedEstimator):
         self.classes_ = classes
 
     def _codes(self, values: np.ndarray) -> np.ndarray:
-        """0 and 1 for the two classes of the fit; any other value is refused."""
+        """0 and 1 for the two classes of the fit, NaN for none; any other value is refused."""
+        numbers = _as_numbers(values)
+        if not np.isfinite(numbers).all():
+            return numbers  # Federation's checks name the site
         known = np.isin(values, self.classes_)
         if not known.all():
             raise ValueError(
@@ -233,11 +256,13 @@ class ClusteredEstimator(FederatedEstimator):
     def adapt(self, X, y=None, groups=None):
         """Assign sites not in the fit to the cluster whose model has the least loss on their rows.
 
-        `groups` names the site of each row, or one site for all of them.
+        `groups` names the site of each row, or one site for all of them. A site of the fit keeps
+        its cluster, and may be given here only if it has none: not heard, or set aside.
         What is shared stays as it is. `adapted_` says which site went where.
         """
         check_is_fitted(self)
         if isinstance(X, Federation):
+            brings_its_own(y, groups)
             clients = self._with_columns_of_the_fit(X)
         elif groups is None:
             raise ValueError("adapt needs the name of the site: adapt(X, y, groups='new-site')")
@@ -248,6 +273,13 @@ class ClusteredEstimator(FederatedEstimator):
             clients = Federation.from_groups(rows, sites, y)
         if clients.y is None:
             raise ValueError("adapt needs the outcome y of the new sites' rows")
+        for name in clients.names:
+            known = self._position.get(name)
+            if known is not None and self.labels_[known] >= 0:
+                raise ValueError(
+                    f"site {name!r} was in the fit and has cluster {self.labels_[known]}; adapt is "
+                    "for new sites: give it another name, or fit again with these rows"
+                )
         if self.loss == "logistic" and isinstance(X, Federation):
             clients = replace(clients, y=self._codes(clients.y))
         local = local_loss(clients, self.loss, self.fit_intercept, self.alpha)
@@ -260,10 +292,24 @@ class ClusteredEstimator(FederatedEstimator):
         """The clusters of the sites that were given to `adapt`."""
         return dict(self._adapted)
 
-    def score(self, X, y, groups=None, sample_weight=None):
-        """Coefficient of determination, or accuracy, of `predict`."""
+    def score(self, X, y=None, groups=None, sample_weight=None):
+        """Coefficient of determination, or accuracy, of `predict`; a Federation has its own y."""
         measure = accuracy_score if self.loss == "logistic" else r2_score
-        return measure(y, self.predict(X, groups), sample_weight=sample_weight)
+        predicted = self.predict(X, groups)
+        outcome = self._outcome_to_score(X, y, groups)
+        return measure(outcome, predicted, sample_weight=sample_weight)
+
+    def _outcome_to_score(self, X: Any, y: Any, groups: Any) -> np.ndarray:
+        if y is None and isinstance(X, Federation):
+            y = X.y
+        if y is None:
+            raise ValueError("score needs the outcome y of the rows")
+        outcome = column_or_1d(y)
+        if not np.isfinite(_as_numbers(outcome)).all():
+            _, sites = self._rows_and_sites(X, groups)
+            check_consistent_length(sites, outcome)
+            check_values([("target 'y'", _as_numbers(outcome))], sites)
+        return outcome
 
     # ------------------------------------------------------------ in words
 
@@ -303,11 +349,8 @@ class ClusteredEstimator(FederatedEstimator):
         if self.n_features_in_ > SHOWN_FEATURES:
             notes.append(f"{self.n_features_in_ - SHOWN_FEATURES} more coefficients: cluster_coef_")
         if len(self.odd_sites_):
-            listed = ", ".join(repr(name) for name in self.odd_sites_[:10])
-            more = f" and {len(self.odd_sites_) - 10} more" if len(self.odd_sites_) > 10 else ""
-            notes.append(
-                f"Set aside, far from every neighbour, with their own model: {listed}{more}."
-            )
+            odd = listed(self.odd_sites_)
+            notes.append(f"Set aside, far from every neighbour, with their own model: {odd}.")
         return notes
 
     def _account(self) -> list[str]:

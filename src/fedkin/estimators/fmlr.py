@@ -251,14 +251,14 @@ class FMLR(RegressorMixin, FederatedEstimator):
         if len(self.implausible_sites_):
             warnings.warn(
                 f"{len(self.implausible_sites_)} of {m} sites sent numbers that no rows can give "
-                f"and were left out: {_listed(self.implausible_sites_)}. Look at these sites.",
+                f"and were left out: {listed(self.implausible_sites_)}. Look at these sites.",
                 ImplausibleSitesWarning,
                 stacklevel=3,
             )
         if not self.robust and len(self.odd_sites_):
             warnings.warn(
                 f"{len(self.odd_sites_)} of {m} sites fit none of the groups and may have "
-                f"distorted all of them: {_listed(self.odd_sites_)}. Look at these sites, or fit "
+                f"distorted all of them: {listed(self.odd_sites_)}. Look at these sites, or fit "
                 "with robust=True, which sets such sites apart.",
                 OddSitesWarning,
                 stacklevel=3,
@@ -266,7 +266,7 @@ class FMLR(RegressorMixin, FederatedEstimator):
         if federation is not None and federation.off_centre:
             columns = [federation.feature_names[j] for j in federation.off_centre]
             warnings.warn(
-                f"the spread of column {_listed(columns)} is so small beside its mean that its "
+                f"the spread of column {listed(columns)} is so small beside its mean that its "
                 "effect is lost in rounding; centre it before fitting",
                 RuntimeWarning,
                 stacklevel=3,
@@ -393,7 +393,7 @@ def _without_noise(share: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.where(total > 1e-12, regular / np.where(total > 0, total, 1.0), weights)
 
 
-def _listed(names: Any, shown: int = 10) -> str:
+def listed(names: Any, shown: int = 10) -> str:
     """The first names, and how many more there are."""
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
     return ", ".join(repr(name) for name in names[:shown]) + more

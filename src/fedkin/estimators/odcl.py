@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -9,13 +10,20 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from fedkin.algorithms.odcl import ODCL as ALGORITHM
-from fedkin.algorithms.odcl import message_for
-from fedkin.estimators.base import check_choice, check_count
+from fedkin.algorithms.odcl import SEND, message_for
+from fedkin.estimators.base import check_choice, check_count, is_number
 from fedkin.estimators.clustered import SHARED_PARAMETERS, ClusteredEstimator
+from fedkin.estimators.fmlr import listed
 from fedkin.federation import Federation
 
 AGGREGATES = ("mean", "size", "precision", "statistics", "median")
 CLUSTERINGS = ("kmeans", "spectral", "spectral_part_one", "gradient", "huber", "convex")
+# What sites must send for an aggregate; for the others any message does.
+NEEDS = {
+    "size": ("rows", "covariance", "statistics"),
+    "precision": ("covariance", "statistics"),
+    "statistics": ("statistics",),
+}
 # What left a site, in words.
 ACCOUNT = {
     "model": "Each site sent its own model once.",
@@ -24,6 +32,10 @@ ACCOUNT = {
     "covariance of the model once.",
     "statistics": "Each site sent its sums of products of features and outcome once.",
 }
+
+
+class NoCovarianceWarning(UserWarning):
+    """Sites were to be weighted by a sampling covariance that their rows do not give."""
 
 
 class ODCL(ClusteredEstimator):
@@ -49,7 +61,10 @@ class ODCL(ClusteredEstimator):
         None couples all sites alike; a number only neighbours, the nearer the stronger (Remark 23).
     aggregate : "mean", "size", "precision", "statistics" or "median"
         How a cluster's model comes from its sites': plain mean, weighted by rows or by inverse
-        covariance, pooled least squares from X'X and X'y (squared loss), geometric median.
+        covariance, pooled least squares from X'X and X'y (squared loss), geometric median. With
+        "precision" a site that has no covariance to send (fewer than five rows more than
+        coefficients, or over 200 coefficients) has no say, and a cluster of such sites alone is
+        weighted by rows; a warning names them.
     robust : bool
         Set aside sites far from every neighbour (label -1, named in `odd_sites_`); they keep their
         own model. Groups of fewer than four sites count as far from every neighbour, too.
@@ -61,8 +76,13 @@ class ODCL(ClusteredEstimator):
     solver : "exact" or "sgd"; n_steps, batch_size, iterate ("last" or "average"), radius
         "sgd" takes `n_steps` stochastic steps at each site instead of the exact fit (I-ODCL), kept
         within `radius` of zero.
-    max_clusters, true_labels
-        `true_labels`: a cluster per site, by name or in the order of `client_names_`.
+    max_clusters : None or int
+        Most clusters to choose from when `n_clusters` is None and no penalty is given.
+    true_labels : None, or a cluster per site, by name or in the order of `client_names_`
+    send : None, "model", "rows", "covariance" or "statistics"
+        What leaves a site: its model, also its number of rows, also the model's covariance, or its
+        sums of products. None is the least that serves the other settings; where it is less, the
+        silhouette chooses `n_clusters`.
     fraction : share of the sites asked in each refining round.
     """
 
@@ -76,6 +96,8 @@ class ODCL(ClusteredEstimator):
     client_names_, converged_, n_rounds_, history_, traffic_, refusals_
     """
     )
+
+    _private = (*ClusteredEstimator._private, "_without_covariance")
 
     def __init__(
         self,
@@ -98,6 +120,7 @@ class ODCL(ClusteredEstimator):
         iterate="last",
         radius=None,
         true_labels=None,
+        send=None,
         fraction=1.0,
         random_state=None,
         engine=None,
@@ -120,6 +143,7 @@ class ODCL(ClusteredEstimator):
         self.iterate = iterate
         self.radius = radius
         self.true_labels = true_labels
+        self.send = send
         self.fraction = fraction
         self.random_state = random_state
         self.engine = engine
@@ -130,8 +154,24 @@ class ODCL(ClusteredEstimator):
         federation = self._data(X, y, groups)
         settings = self._settings(federation)
         self._message = message_for(settings)
-        self._read(self._run(ALGORITHM, settings, federation).result)
+        result = self._run(ALGORITHM, settings, federation).result
+        self._read(result)
+        self._without_covariance = self.client_names_[result["without_covariance"]]
+        if self.aggregate == "precision" and len(self._without_covariance):
+            self._warn_of_weights()
         return self
+
+    def _warn_of_weights(self) -> None:
+        without, n_sites = self._without_covariance, len(self.client_names_)
+        remedy = "size" if self.loss == "logistic" else "statistics"
+        warnings.warn(
+            f"aggregate='precision': {len(without)} of {n_sites} sites have too few rows, or too "
+            f"many coefficients, for a covariance ({listed(without, 3)}); they have no say beside "
+            "others, and a cluster of such sites alone is weighted by rows; take "
+            f"aggregate={remedy!r}",
+            NoCovarianceWarning,
+            stacklevel=3,
+        )
 
     def _check_parameters(self) -> None:
         check_choice("clustering", self.clustering, CLUSTERINGS)
@@ -141,8 +181,10 @@ class ODCL(ClusteredEstimator):
         check_choice("iterate", self.iterate, ("last", "average"))
         if isinstance(self.penalty, str):
             check_choice("penalty", self.penalty, ("auto", "clusterpath", "interval"))
-        elif not self.penalty >= 0:
-            raise ValueError(f"penalty must be at least 0, not {self.penalty}")
+        elif not (is_number(self.penalty) and self.penalty >= 0):
+            raise ValueError(
+                f"penalty must be a word or a number of at least 0, not {self.penalty!r}"
+            )
         if self.clustering == "convex" and self.n_clusters is not None and self.penalty != "auto":
             raise ValueError("give n_clusters or a penalty to convex clustering, not both")
         if self.penalty == "interval" and self.true_labels is None:
@@ -154,6 +196,7 @@ class ODCL(ClusteredEstimator):
             )
         if self.aggregate == "statistics" and self.solver == "sgd":
             raise ValueError("aggregate='statistics' solves exactly; drop solver='sgd'")
+        self._check_send()
         if self.space == "predictions" and self.aggregate != "statistics":
             raise ValueError("space='predictions' needs aggregate='statistics'")
         for name in ("n_clusters", "max_clusters", "n_neighbors", "n_steps", "batch_size"):
@@ -161,12 +204,30 @@ class ODCL(ClusteredEstimator):
                 check_count(name, getattr(self, name))
         if self.refine_rounds != 0:
             check_count("refine_rounds", self.refine_rounds)
-        if self.radius is not None and not self.radius > 0:
-            raise ValueError(f"radius must be None or positive, not {self.radius}")
+        if self.radius is not None and not (is_number(self.radius) and self.radius > 0):
+            raise ValueError(f"radius must be None or a positive number, not {self.radius!r}")
         if self.n_neighbors is not None and isinstance(self.penalty, str):
             raise ValueError("n_neighbors weighs pairs at one penalty: give penalty a number, too")
-        if not 0 < self.fraction <= 1:
-            raise ValueError(f"fraction must be above 0 and at most 1, not {self.fraction}")
+        if not (is_number(self.fraction) and 0 < self.fraction <= 1):
+            raise ValueError(
+                f"fraction must be a number above 0 and at most 1, not {self.fraction!r}"
+            )
+
+    def _check_send(self) -> None:
+        check_choice("send", self.send, (None, *SEND))
+        if self.send is None:
+            return
+        enough = NEEDS.get(self.aggregate, tuple(SEND))
+        if self.send not in enough:
+            listed_words = " or ".join(repr(word) for word in enough)
+            raise ValueError(
+                f"aggregate={self.aggregate!r} needs send={listed_words}, not {self.send!r}"
+            )
+        if self.send == "statistics" and (self.loss == "logistic" or self.solver == "sgd"):
+            raise ValueError(
+                "send='statistics' needs loss='squared' and solver='exact': the sums stand for no "
+                "other fit"
+            )
 
     def _settings(self, federation: Federation | None) -> dict[str, Any]:
         names = [name for name in ALGORITHM.defaults if name != "labels"]
@@ -186,6 +247,14 @@ class ODCL(ClusteredEstimator):
 
     def _account(self) -> list[str]:
         account = [ACCOUNT[self._message]]
+        without = self._without_covariance
+        if len(without):
+            account.append(
+                f"No covariance came from {len(without)} sites whose rows do not give one, or of "
+                f"too many coefficients: {listed(without, 3)}."
+            )
+        if len(without) and self.aggregate == "precision":
+            account.append("A cluster of such sites alone was weighted by rows, not by precision.")
         if self.refine_rounds:
             account.append("In each refining round a site also said which shared model it chose.")
         if self.penalty == "interval" and self.clustering == "convex":

@@ -71,7 +71,7 @@ def plot_sites(model: Any, ax: Any = None) -> Any:
 def plot_choice(model: Any, ax: Any = None) -> Any:
     """The curve by which the number of clusters was chosen."""
     if model.choice_ is None:
-        raise ValueError("the number of clusters was given, not chosen: there is no curve")
+        raise ValueError(f"{_why_nothing_was_chosen(model)}: there is no curve")
     axes = _axes(ax)
     number, curve = np.asarray(model.choice_["n_clusters"]), np.asarray(model.choice_["curve"])
     method = model.choice_method_
@@ -90,6 +90,14 @@ def plot_choice(model: Any, ax: Any = None) -> Any:
     axes.set_title(f"{model.n_clusters_} clusters chosen")
     axes.xaxis.get_major_locator().set_params(integer=True)
     return axes
+
+
+def _why_nothing_was_chosen(model: Any) -> str:
+    if model.n_clusters is not None:
+        return "the number of clusters was given, not chosen"
+    if (model.labels_ >= 0).sum() <= 1:
+        return "one site leaves nothing to choose"
+    return "the penalty decided the number of clusters"
 
 
 _CURVES = {

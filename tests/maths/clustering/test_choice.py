@@ -139,3 +139,11 @@ def test_silhouette_equals_scikit_learn_and_is_nan_without_two_clusters(blobs):
     points, labels = blobs(0)
     assert silhouette(points, labels) == pytest.approx(metrics.silhouette_score(points, labels))
     assert np.isnan(silhouette(points, np.zeros(len(points), dtype=np.intp)))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_method_chooses_more_than_the_largest_number(method):
+    rng = np.random.default_rng(0)
+    corners = np.array([[0.0, 0.0], [3.0, 0.0], [10.0, 0.0], [13.0, 0.0]])
+    points = np.repeat(corners, 8, axis=0) + 0.05 * rng.normal(size=(32, 2))
+    assert choose_n_clusters(points, method, 2).n_clusters == 2

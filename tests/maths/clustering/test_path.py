@@ -175,3 +175,15 @@ def test_the_polished_silhouette_finds_clusters_with_stragglers(same_partition):
 
 def test_the_polished_silhouette_of_equal_points_is_one_cluster():
     assert polished_silhouette(np.ones((4, 2))).n_clusters == 1
+
+
+def test_no_more_clusters_are_chosen_than_allowed(same_partition):
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(4), 8)
+    corners = np.array([[0.0, 0.0], [3.0, 0.0], [10.0, 0.0], [13.0, 0.0]])
+    points = corners[labels] + 0.05 * rng.normal(size=(32, 2))
+    free, bounded = polished_silhouette(points), polished_silhouette(points, max_clusters=2)
+    assert free.n_clusters == 4 and same_partition(free.labels, labels)
+    assert same_partition(bounded.labels, labels // 2)
+    np.testing.assert_array_equal(bounded.curve, free.curve)
+    assert polished_silhouette(points, max_clusters=1).n_clusters == 1
