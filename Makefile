@@ -35,12 +35,12 @@ test: lint
 
 # Full-size runs behind the promises; results are CSV files beside the scripts.
 accept: .venv/installed-dev
-	$(BIN)/python benchmarks/accept/fmlr.py
-	$(BIN)/python benchmarks/accept/fedgrem.py
-	$(BIN)/python benchmarks/accept/pen_digits.py
-	$(BIN)/python benchmarks/accept/clustering.py
-	$(BIN)/python benchmarks/accept/odcl.py figure_2 appendix_d few_rows spoilt homogeneous rounds
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accept/fgpr.py
+	$(BIN)/python -m benchmarks.accept.fmlr
+	$(BIN)/python -m benchmarks.accept.fedgrem
+	$(BIN)/python -m benchmarks.accept.pen_digits
+	$(BIN)/python -m benchmarks.accept.clustering
+	$(BIN)/python -m benchmarks.accept.odcl figure_2 appendix_d few_rows spoilt homogeneous rounds
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.accept.fgpr
 
 # One table against peers and the scaling curves: benchmarks/results.md; a quarter of an hour on an
 # idle machine, SIZE=--quick minutes.

@@ -1,6 +1,6 @@
 """Full-size acceptance of the clustering room; writes clustering.csv beside this file.
 
-    OMP_NUM_THREADS=1 PYTHONPATH=src python benchmarks/accept/clustering.py
+    OMP_NUM_THREADS=1 python -m benchmarks.accept.clustering
 
 Figures: agreement with CVXPY on 50 random problems; gap and certificates over 500 solves; recovery
 inside interval (13); nested paths; the default number of clusters on homogeneous points; the rules

@@ -1,6 +1,6 @@
 """Full-size runs behind the promises about groups inside sites; fedgrem_*.csv and verdicts.
 
-make accept        (or: python benchmarks/accept/fedgrem.py [simulation attacks regressions ...])
+make accept        (or: python -m benchmarks.accept.fedgrem [simulation attacks regressions ...])
 
 Simulations follow B.1 of the FedGrEM paper as printed: 10 sites, 150 rows, 5 groups, 10 features,
 one outlier site; errors are distances of estimated from true components at the other sites, under
@@ -10,15 +10,12 @@ method of a replication has the same data, seed and, where it starts from local 
 
 from __future__ import annotations
 
-import csv
 import sys
 import time
-import warnings
-from pathlib import Path
 
 import numpy as np
-from joblib import Parallel, delayed
 
+from benchmarks.accept.kept import HERE, parallel, quietly, verdict, write
 from fedkin import TGMM, FedEM, FedGMM, FedGrEM, LocalEM, PooledEM
 from fedkin.algorithms import algorithm
 from fedkin.alignment import align
@@ -27,7 +24,6 @@ from fedkin.datasets.fedgrem import DATA_ATTACKS, MESSAGE_ATTACKS
 from fedkin.engines import InProcess
 from fedkin.studies.mixture_protocol import attacked, component_errors, errors, known_labels
 
-HERE = Path(__file__).parent
 REPLICATIONS = 30
 HETEROGENEITY = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
 PROMISED = {
@@ -35,28 +31,6 @@ PROMISED = {
     "adaptive max": dict(zip(HETEROGENEITY, (0.33, 0.66, 0.95, 1.13, 1.24))),
     "adaptive mean": dict(zip(HETEROGENEITY, (0.22, 0.44, 0.55, 0.59, 0.61))),
 }
-
-
-def write(name: str, rows: list[dict]) -> None:
-    columns = dict.fromkeys(column for row in rows for column in row)
-    with open(HERE / f"fedgrem_{name}.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n", restval="")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def parallel(function, tasks):
-    return Parallel(n_jobs=2)(delayed(function)(*task) for task in tasks)
-
-
-def verdict(text: str, holds: bool) -> None:
-    print(("holds   " if holds else "FAILS   ") + text, flush=True)
-
-
-def quietly(function, *arguments):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return function(*arguments)
 
 
 # ------------------------------------------------------------------ Gaussian mixtures
@@ -141,7 +115,7 @@ def simulation() -> None:
             f"{adaptive[1] - floor[1]:+.3f} above it",
             ratio <= 1.02,
         )
-        write("simulation", rows)
+        write("fedgrem_simulation", rows)
 
 
 FRESH = range(100, 130)
@@ -169,7 +143,7 @@ def fresh() -> None:
             f"{mean - floor:+.3f} above the floor",
             ratio <= 1.02,
         )
-    write("fresh", rows)
+    write("fedgrem_fresh", rows)
 
 
 # ------------------------------------------------------------------ bad sites
@@ -227,7 +201,7 @@ def attacks() -> None:
                     )
                 if "NaN" in kind:
                     verdict(f"{text}; refused, clean sites finite", refused > 0 and finite == 1.0)
-    write("attacks", rows)
+    write("fedgrem_attacks", rows)
 
 
 # ------------------------------------------------------------------ regressions
@@ -266,7 +240,7 @@ def regressions() -> None:
             top = table[:, 0].mean()
             if name == "adaptive, federated start" and limit is not None:
                 verdict(f"regressions, h={h}: max error {top:.3f} (<= {limit})", top <= limit)
-        write("regressions", rows)
+        write("fedgrem_regressions", rows)
 
 
 # ------------------------------------------------------------------ alignment
@@ -297,7 +271,7 @@ def alignment() -> None:
     right = same_meaning(made, labels, slice(None))
     rows.append({"components": 30, "draws": 1, "right": int(right)})
     verdict(f"alignment, R=30, 5,000 sites: {spent:.1f} s, right: {right}", right and spent < 60)
-    write("alignment", rows)
+    write("fedgrem_alignment", rows)
 
 
 PARTS = {

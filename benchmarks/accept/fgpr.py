@@ -1,6 +1,6 @@
 """Full-size runs behind FGPR's promises; writes fgpr_*.csv beside this file and prints verdicts.
 
-    OMP_NUM_THREADS=1 python benchmarks/accept/fgpr.py [part ...]
+    OMP_NUM_THREADS=1 python -m benchmarks.accept.fgpr [part ...]
 
 Parts: gradients, convergence, fidelity, fidelity_more, priors, poison, turbofan, turbofan_leaky,
 turbofan_depths. Speed is measured by benchmarks/gaussian_process.py.
@@ -8,15 +8,14 @@ turbofan_depths. Speed is measured by benchmarks/gaussian_process.py.
 
 from __future__ import annotations
 
-import csv
 import sys
 import warnings
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 
+from benchmarks.accept.kept import verdict, write
 from fedkin.algorithms.fgpr import FGPR as ALGORITHM
 from fedkin.datasets.fgpr import (
     FUNCTIONS,
@@ -41,24 +40,15 @@ from fedkin.models.gaussian_process import evaluate
 from fedkin.models.gp_rows import prepare
 from fedkin.models.kernels import form_of, to_spec
 
-HERE = Path(__file__).parent
 # Defaults (first step of the search, design, mean function, margin of "choose", averaging over own
 # hyper-parameters) were settled on other seeds.
 FRESH = 20_000
 
 
-def write(name: str, rows: list[dict]) -> None:
-    rounded = [
-        {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows
-    ]
-    with open(HERE / f"fgpr_{name}.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rounded)
-
-
-def verdict(text: str, holds: bool) -> None:
-    print(("holds   " if holds else "FAILS   ") + text, flush=True)
+def keep(name: str, rows: list[dict]) -> None:
+    """Six digits are enough."""
+    short = [{k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows]
+    write(f"fgpr_{name}", short)
 
 
 # ------------------------------------------------------------------ gradients
@@ -143,7 +133,7 @@ def gradients() -> None:
                     "likelihood_difference": float(np.abs(found.value + oracle).max()),
                 }
             )
-    write("gradients", rows)
+    keep("gradients", rows)
     worst = max(row["gradient_error"] for row in rows)
     verdict(f"gradients within 1e-6 of finite differences: worst {worst:.1e}", worst <= 1e-6)
     worst = max(row["likelihood_difference"] for row in rows)
@@ -204,7 +194,7 @@ def convergence(n_seeds: int = 10) -> None:
                         "noise_error": float((np.exp(theta[2]) - 0.5) ** 2),
                     }
                 )
-    write("convergence", rows)
+    keep("convergence", rows)
     for kernel in ("rbf", "matern32"):
         for method in METHODS:
             chosen = [r for r in rows if r["method"] == method and r["kernel"] == kernel]
@@ -270,7 +260,7 @@ def _fidelity(part: str, designs: tuple[str, ...], methods: dict, n_seeds: int) 
                     "log_score": -float(density.mean()) - float(np.log(task.scale)),
                 }
             )
-        write(part, rows)
+        keep(part, rows)
     for design, name, method in product(designs, FUNCTIONS, methods):
         key = {"design": design, "function": name, "method": method}
         _fidelity_verdict([r for r in rows if key.items() <= r.items()], **key)
@@ -316,7 +306,7 @@ def _turbofan(name: str, axis: str, plan, n_splits: int, sensors=(2, 7)) -> None
         data = turbofan_split(sensor, axis, random_state=FRESH + split)
         label = {"axis": axis, "sensor": sensor, "split": split}
         rows += [{**label, **row} for row in scored(data)]
-        write(name, rows)
+        keep(name, rows)
     _turbofan_verdicts(rows, axis)
 
 
@@ -439,7 +429,7 @@ def priors(n_seeds: int = 10) -> None:
                 "n_priors_if_all_alike": alike.n_priors_,
             }
         )
-    write("priors", rows)
+    keep("priors", rows)
     mean = {key: float(np.mean([row[key] for row in rows])) for key in rows[0]}
     right = all(row["n_priors"] == 2 and row["n_priors_if_all_alike"] == 1 for row in rows)
     verdict(f"two kinds are found as 2, one kind as 1 ({n_seeds} seeds)", right)
@@ -489,7 +479,7 @@ def poison(n_seeds: int = 10) -> None:
                     "to_clean_robust": float(np.abs(np.expm1(found - alike)).max()),
                 }
             )
-    write("poison", rows)
+    keep("poison", rows)
     for robust in ("trimmed", "median"):
         chosen = [r for r in rows if r["robust"] == robust]
         plain = [r["to_clean_plain"] for r in chosen]

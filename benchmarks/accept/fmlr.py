@@ -1,38 +1,20 @@
 """Full-size runs behind FMLR's promises; writes fmlr_*.csv beside this file and prints verdicts.
 
-make accept        (or: python benchmarks/accept/fmlr.py)
+make accept        (or: python -m benchmarks.accept.fmlr)
 """
 
 from __future__ import annotations
 
-import csv
 import warnings
-from pathlib import Path
 
 import numpy as np
-from joblib import Parallel, delayed
 
+from benchmarks.accept.kept import parallel, verdict, write
 from fedkin import FMLR
 from fedkin.datasets import contaminate_sites, make_regression_groups
 from fedkin.datasets.fmlr import PAPER_COEF
 
-HERE = Path(__file__).parent
 CLIENTS = (50, 200, 500, 1000, 1500, 2000, 2500)
-
-
-def write(name: str, rows: list[dict]) -> None:
-    with open(HERE / f"{name}.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def parallel(function, tasks):
-    return Parallel(n_jobs=2)(delayed(function)(*task) for task in tasks)
-
-
-def verdict(text: str, holds: bool) -> None:
-    print(("holds   " if holds else "FAILS   ") + text)
 
 
 # ------------------------------------------------------------------ start near the truth

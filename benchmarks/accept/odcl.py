@@ -1,6 +1,6 @@
 """Full-size runs behind ODCL's promises; writes odcl_*.csv beside this file and prints verdicts.
 
-python benchmarks/accept/odcl.py [figure_2 appendix_d few_rows spoilt homogeneous images rounds
+python -m benchmarks.accept.odcl [figure_2 appendix_d few_rows spoilt homogeneous images rounds
     spread]
 
 Image data are read from the folder FEDKIN_DATA (mnist.npz, cifar10_airplane_automobile.npz).
@@ -8,12 +8,11 @@ Image data are read from the folder FEDKIN_DATA (mnist.npz, cifar10_airplane_aut
 
 from __future__ import annotations
 
-import csv
 import sys
-from pathlib import Path
 
 import numpy as np
 
+from benchmarks.accept.kept import verdict, write
 from fedkin import ODCL, ClusterOracle, LocalERM, NaiveAveraging, OracleAveraging
 from fedkin.datasets import (
     load_cifar10_two_classes,
@@ -35,22 +34,8 @@ from fedkin.studies.odcl_protocol import (
     measured,
 )
 
-HERE = Path(__file__).parent
 SEEDS = range(10)
 MORE_SEEDS = range(60)  # where a draw of ten misses the interval of a mean
-FOUND: list[bool] = []
-
-
-def write(name, rows):
-    with open(HERE / f"{name}.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def verdict(text, passed):
-    FOUND.append(bool(passed))
-    print(f"{'pass' if passed else 'FAIL'}  {text}", flush=True)
 
 
 # ------------------------------------------------------------------ Figure 2
@@ -389,4 +374,3 @@ if __name__ == "__main__":
     for study in STUDIES:
         if study.__name__ in wanted:
             study()
-    print(f"{sum(FOUND)} of {len(FOUND)} promises kept")

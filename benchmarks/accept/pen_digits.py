@@ -1,6 +1,6 @@
 """Pen digits of 44 writers, none of them labelled; fedgrem_*.csv and verdicts.
 
-make accept        (or: python benchmarks/accept/pen_digits.py [pen_digits learning_curve])
+make accept        (or: python -m benchmarks.accept.pen_digits [pen_digits learning_curve])
 
 80/20 splits of every writer's digits; test errors in per cent, with a matching of groups to digits
 per writer and with one for all. Contaminated writers have their features permuted.
@@ -11,8 +11,8 @@ from __future__ import annotations
 import sys
 
 import numpy as np
-from fedgrem import parallel, quietly, verdict, write
 
+from benchmarks.accept.kept import parallel, quietly, verdict, write
 from fedkin import TGMM, FedEM, FedGrEM, LocalEM, PooledEM, Standardizer
 from fedkin.datasets import load_pendigits
 from fedkin.studies.mixture_protocol import contaminate, matched_errors, split_sites
@@ -94,7 +94,7 @@ def pen_digits() -> None:
                 verdict(f"pen digits, {bad}one matching: {one:.2f} % (<= 20)", one <= 20.0)
             else:
                 print(f"        {name}, {n_bad} bad: {each:.2f} %, one matching {one:.2f} %")
-        write("pen_digits", rows)
+        write("fedgrem_pen_digits", rows)
 
 
 def learning_curve() -> None:
@@ -120,7 +120,7 @@ def learning_curve() -> None:
                 }
             )
             print(f"        {n_train} digits, {name}: {each:.2f} %, one matching {one:.2f} %")
-    write("learning_curve", rows)
+    write("fedgrem_learning_curve", rows)
 
 
 PARTS = {"pen_digits": pen_digits, "learning_curve": learning_curve}
