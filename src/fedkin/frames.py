@@ -49,14 +49,14 @@ def value_errors(
     """Missing and infinite values of columns (what it is, its values), by the site of each row."""
     sizes = np.bincount(owner, minlength=len(names))
     for test, word, remedy in (
-        (np.isnan, "missing (NaN)", "drop or impute them"),
-        (np.isinf, "infinite", "correct them or drop these rows"),
+        (np.isnan, "missing", f"drop or impute them {when} (NaN)"),
+        (np.isinf, "infinite", f"correct them or drop these rows {when}"),
     ):
         for column, values in columns:
             counts = np.bincount(owner[test(values)], minlength=len(names))
             for k in np.flatnonzero(counts).tolist():
                 fact = f"{column} has {counts[k]} of {sizes[k]} values {word}"
-                yield Finding("error", names[k], fact, f"{remedy} {when}")
+                yield Finding("error", names[k], fact, remedy)
 
 
 def read_frame(path: str | Path) -> Any:

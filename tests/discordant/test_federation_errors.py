@@ -12,7 +12,7 @@ def test_missing_values_name_site_column_and_remedy():
     with pytest.raises(FederationError) as raised:
         Federation.from_clients({"A": np.ones((2, 2)), "B": X})
     expected = (
-        "site 'B': column 'x1' has 3 of 40 values missing (NaN); drop or impute them before fitting"
+        "site 'B': column 'x1' has 3 of 40 values missing; drop or impute them before fitting (NaN)"
     )
     assert str(raised.value) == expected
 

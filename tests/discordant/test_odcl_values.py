@@ -28,7 +28,7 @@ def test_rows_to_predict_name_their_site(model):
     fitted = model.fit(DATA)
     X = DATA.X.copy()
     X[[31, 40], 1] = np.nan
-    expected = "site '2': column 'x1' has 2 of 30 values missing (NaN); drop or impute them first"
+    expected = "site '2': column 'x1' has 2 of 30 values missing; drop or impute them first (NaN)"
     assert complaint(fitted.predict, X, SITES) == expected
     assert complaint(fitted.score, X, DATA.y, SITES) == expected
     assert complaint(fitted.predict, X) == expected.replace("30", "120").removeprefix("site '2': ")
@@ -48,15 +48,15 @@ def test_columns_with_names_are_named():
 def test_outcomes_to_score_name_their_site():
     fitted = ODCL(2, random_state=0).fit(DATA)
     y = with_gaps(DATA.y, [95, 96])
-    expected = "site '4': target 'y' has 2 of 30 values missing (NaN); drop or impute them first"
+    expected = "site '4': target 'y' has 2 of 30 values missing; drop or impute them first (NaN)"
     assert complaint(fitted.score, DATA.X, y, SITES) == expected
     assert complaint(fitted.score, DATA, y) == expected
 
 
 def test_a_fit_to_one_site_speaks_the_same_words():
-    expected = "site 'site': target 'y' has 2 of 120 values missing (NaN); drop or impute them"
+    expected = "site 'site': target 'y' has 2 of 120 values missing; drop or impute them"
     assert expected in complaint(ODCL().fit, DATA.X, with_gaps(DATA.y, [3, 4]))
-    expected = "site 'site': column 'x2' has 1 of 120 values missing (NaN); drop or impute them"
+    expected = "site 'site': column 'x2' has 1 of 120 values missing; drop or impute them"
     assert expected in complaint(ODCL().fit, with_gaps(DATA.X, (7, 2)), DATA.y)
 
 
@@ -66,7 +66,7 @@ def test_missing_classes_name_their_site(gap):
     sites = np.array(CLASSES.names)[CLASSES.owner]
     fitted = ODCL(2, loss="logistic", random_state=0).fit(CLASSES.X, words, sites)
     words[:2] = gap
-    expected = "target 'y' has 2 of 60 values missing (NaN); drop or impute them"
+    expected = "target 'y' has 2 of 60 values missing; drop or impute them"
     assert f"site '1': {expected}" in complaint(fitted.score, CLASSES.X, words, sites)
     assert f"site '1': {expected}" in complaint(fitted.fit, CLASSES.X, words, sites)
     numbers = ODCL(2, loss="logistic", random_state=0).fit(CLASSES)

@@ -121,7 +121,7 @@ def test_a_run_prints_one_table_and_writes_page_and_csv(tmp_path, capsys):
 def test_kept_tables_end_their_lines_alike(tmp_path, monkeypatch):
     kept = list(Path(run.__file__).parent.rglob("*.csv"))
     assert kept and not [path.name for path in kept if b"\r" in path.read_bytes()]
-    odcl = import_module("benchmarks.accept.odcl")
+    odcl = import_module("benchmarks.accept.kept")
     monkeypatch.setattr(odcl, "HERE", tmp_path)
     odcl.write("made", [{"n": 1, "error": 0.5}])
     assert (tmp_path / "made.csv").read_bytes() == b"n,error\n1,0.5\n"

@@ -68,7 +68,7 @@ def test_check_finds_nothing_in_good_data_and_names_what_is_wrong(table, tmp_pat
     assert done.exit_code == 2
     finding = json.loads(done.stdout)["findings"][0]
     assert finding["level"] == "error" and finding["site"] == "1"
-    assert finding["fact"] == "column 'a' has 1 of 10 values missing (NaN)"
+    assert finding["fact"] == "column 'a' has 1 of 10 values missing"
 
 
 def test_strict_makes_warnings_count(tmp_path):
