@@ -228,3 +228,16 @@ def test_one_name_or_names_of_many_kinds_will_do():
     np.testing.assert_array_equal(fitted.responsibilities(7.0), fitted.responsibilities("7"))
     mixed = fitted.predict(data.X[:3], groups=[7, "new-site", 7.0])
     np.testing.assert_allclose(mixed, fitted.predict(data.X[:3], groups="7"), atol=1e-6)
+
+
+def test_a_federation_is_scored_by_its_own_outcome():
+    data = make_regression_groups(20, 10, PAPER_COEF[3], random_state=0).federation
+    model = FMLR(3, random_state=0).fit(data)
+    sites = np.array(data.names)[data.owner]
+    assert model.score(data) == model.score(data.X, data.y, sites) > 0.5
+    y = data.y.copy()
+    y[:2] = np.nan
+    with pytest.raises(ValueError, match="2 of 10 values missing"):
+        model.score(data.X, y, sites)
+    with pytest.raises(ValueError, match="score needs the outcome"):
+        model.score(data.X, groups=sites)

@@ -133,12 +133,31 @@ class FederatedEstimator(BaseEstimator):
         order = [own.index(name) for name in fitted]
         return replace(clients, X=np.ascontiguousarray(clients.X[:, order]), feature_names=fitted)
 
+    def _outcome_to_score(self, X: Any, y: Any, groups: Any) -> np.ndarray:
+        if y is None and isinstance(X, Federation):
+            y = X.y
+        if y is None:
+            raise ValueError("score needs the outcome y of the rows")
+        outcome = column_or_1d(y)
+        if not np.isfinite(as_numbers(outcome)).all():
+            _, sites = self._rows_and_sites(X, groups)
+            check_consistent_length(sites, outcome)
+            check_values([("target 'y'", as_numbers(outcome))], sites)
+        return outcome
+
     def _traffic_table(self) -> Table:
         traffic = self.traffic_
         names = list(dict.fromkeys([*traffic.bytes_up_by_field, *traffic.bytes_down_by_field]))
         up = [traffic.bytes_up_by_field.get(name, 0) for name in names]
         down = [traffic.bytes_down_by_field.get(name, 0) for name in names]
         return Table({"field": names, "bytes up": up, "bytes down": down}, "What travelled")
+
+
+def as_numbers(values: np.ndarray) -> np.ndarray:
+    """Outcomes as far as finite or not is concerned: a missing word is NaN, any other 0."""
+    if values.dtype.kind != "O":
+        return values if values.dtype.kind == "f" else np.zeros(len(values))
+    return np.array([np.nan if v is None or v != v else 0.0 for v in values])
 
 
 def brings_its_own(y: Any, groups: Any) -> None:

@@ -11,13 +11,13 @@ import numpy as np
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from fedkin.estimators.base import (
     FederatedEstimator,
+    as_numbers,
     brings_its_own,
     check_choice,
-    check_values,
     is_number,
 )
 from fedkin.estimators.fmlr import ImplausibleSitesWarning, listed
@@ -39,13 +39,6 @@ SHARED_PARAMETERS = """
     fit_intercept, random_state
     engine : an engine, None for all sites in this process.
 """
-
-
-def _as_numbers(values: np.ndarray) -> np.ndarray:
-    """Outcomes as far as finite or not is concerned: a missing word is NaN, any other 0."""
-    if values.dtype.kind != "O":
-        return values if values.dtype.kind == "f" else np.zeros(len(values))
-    return np.array([np.nan if v is None or v != v else 0.0 for v in values])
 
 
 def _is_logistic(estimator: Any) -> bool:
@@ -108,8 +101,8 @@ class ClusteredEstimator(FederatedEstimator):
     def _coded(self, y: Any) -> np.ndarray:
         """A target of any two values, words too, as 0 and 1; `classes_` keeps the values."""
         values = column_or_1d(y, warn=True)
-        if not np.isfinite(_as_numbers(values)).all():
-            return _as_numbers(values)  # Federation's checks name the site
+        if not np.isfinite(as_numbers(values)).all():
+            return as_numbers(values)  # Federation's checks name the site
         self._learn_classes(values)
         return self._codes(values)
 
@@ -127,7 +120,7 @@ class ClusteredEstimator(FederatedEstimator):
 
     def _codes(self, values: np.ndarray) -> np.ndarray:
         """0 and 1 for the two classes of the fit, NaN for none; any other value is refused."""
-        numbers = _as_numbers(values)
+        numbers = as_numbers(values)
         if not np.isfinite(numbers).all():
             return numbers  # Federation's checks name the site
         known = np.isin(values, self.classes_)
@@ -298,18 +291,6 @@ class ClusteredEstimator(FederatedEstimator):
         predicted = self.predict(X, groups)
         outcome = self._outcome_to_score(X, y, groups)
         return measure(outcome, predicted, sample_weight=sample_weight)
-
-    def _outcome_to_score(self, X: Any, y: Any, groups: Any) -> np.ndarray:
-        if y is None and isinstance(X, Federation):
-            y = X.y
-        if y is None:
-            raise ValueError("score needs the outcome y of the rows")
-        outcome = column_or_1d(y)
-        if not np.isfinite(_as_numbers(outcome)).all():
-            _, sites = self._rows_and_sites(X, groups)
-            check_consistent_length(sites, outcome)
-            check_values([("target 'y'", _as_numbers(outcome))], sites)
-        return outcome
 
     # ------------------------------------------------------------ in words
 

@@ -323,9 +323,11 @@ class FMLR(RegressorMixin, FederatedEstimator):
         check_is_fitted(self)
         return self._share(canonical_name(site))
 
-    def score(self, X, y, groups=None, sample_weight=None):
-        """Coefficient of determination of `predict`."""
-        return r2_score(y, self.predict(X, groups), sample_weight=sample_weight)
+    def score(self, X, y=None, groups=None, sample_weight=None):
+        """Coefficient of determination of `predict`; a Federation has its own y."""
+        predicted = self.predict(X, groups)
+        outcome = self._outcome_to_score(X, y, groups)
+        return r2_score(outcome, predicted, sample_weight=sample_weight)
 
     def _share(self, name: str) -> np.ndarray:
         if name in self._adapted:
