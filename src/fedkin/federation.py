@@ -53,16 +53,22 @@ class Bucket:
 
     def pack(self, rows: Floats) -> Floats:
         """Rows (N, d) or (N,) to feature-major blocks (k, d, width) or (k, width), zero padded."""
+        block = self.stack(rows)
+        return block.copy() if rows.ndim == 1 else block.transpose(0, 2, 1).copy()
+
+    def stack(self, rows: Floats) -> Floats:
+        """Rows (N, d) or (N,) to blocks (k, width, d) or (k, width), zero padded; to be read only.
+
+        Clients of one size, one after another, are not copied.
+        """
         if (self.sizes == self.width).all() and (np.diff(self.starts) == self.width).all():
-            # One size, one after another: no gathering.
             k, first = len(self.starts), self.starts[0]
-            block = rows[first : first + k * self.width].reshape(k, self.width, *rows.shape[1:])
-            return block.copy() if rows.ndim == 1 else block.transpose(0, 2, 1).copy()
+            return rows[first : first + k * self.width].reshape(k, self.width, *rows.shape[1:])
         within = np.arange(self.width)
         index = self.starts[:, None] + np.minimum(within, np.maximum(self.sizes[:, None] - 1, 0))
-        packed = rows[index] if len(rows) else np.zeros((*index.shape, *rows.shape[1:]))
-        packed[within >= self.sizes[:, None]] = 0.0
-        return packed if rows.ndim == 1 else np.ascontiguousarray(packed.transpose(0, 2, 1))
+        stacked = rows[index] if len(rows) else np.zeros((*index.shape, *rows.shape[1:]))
+        stacked[within >= self.sizes[:, None]] = 0.0
+        return stacked
 
 
 @dataclass(frozen=True, eq=False)

@@ -60,8 +60,8 @@ def packed_statistics(clients: Federation, fit_intercept: bool) -> Floats:
     packed = np.zeros((len(upper[0]) + 1, clients.n_clients))
     packed[-1] = clients.sizes
     for bucket in clients.buckets():
-        block = bucket.pack(rows)
-        gram = block @ block.transpose(0, 2, 1)
+        block = bucket.stack(rows)
+        gram = block.transpose(0, 2, 1) @ block
         packed[:-1, bucket.clients] = gram[:, upper[0], upper[1]].T
     return packed
 
