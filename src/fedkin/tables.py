@@ -12,6 +12,9 @@ import numpy as np
 
 # Rows shown in print; a table of ten thousand sites is for a frame, not for eyes.
 SHOWN_ROWS = 20
+# Characters between columns in print; cells beyond this length may be wrapped.
+COLUMN_GAP = 3
+WRAPPED = 24
 
 
 @dataclass(frozen=True)
@@ -55,20 +58,35 @@ class Table(Mapping[str, Any]):
         Console(file=written, width=120).print(self)
         return written.getvalue().rstrip() + "\n"
 
-    def __rich__(self) -> Any:
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
         from rich import box
         from rich.table import Table as Printed
 
+        rows = self.rows()
+        texts = [[_text(value) for value in row] for row in rows[:SHOWN_ROWS]]
+        n_shown = self._fitting(texts, options.max_width)
         printed = Printed(title=self.title or None, box=box.SIMPLE_HEAD, title_justify="left")
-        for name, column in self.columns.items():
+        for name, column in list(self.columns.items())[:n_shown]:
             numeric = np.asarray(column).dtype.kind in "iuf"
             printed.add_column(name, justify="right" if numeric else "left")
-        rows = self.rows()
-        for row in rows[:SHOWN_ROWS]:
-            printed.add_row(*(_text(value) for value in row))
-        if len(rows) > SHOWN_ROWS:
-            printed.caption = f"... and {len(rows) - SHOWN_ROWS:,} more rows"
-        return printed
+        for text in texts:
+            printed.add_row(*text[:n_shown])
+        more = {"rows": len(rows) - len(texts), "columns": len(self) - n_shown}
+        left_out = [f"{n:,} more {what}" for what, n in more.items() if n > 0]
+        if left_out:
+            printed.caption = f"... and {', '.join(left_out)}"
+        yield printed
+
+    def _fitting(self, texts: Sequence[Sequence[str]], width: int) -> int:
+        """How many columns fit next to each other; titles and long words may be wrapped."""
+        used = 2
+        for k, name in enumerate(self.columns):
+            title = max((len(part) for part in name.split()), default=0)
+            cells = (min(len(text[k]), WRAPPED) for text in texts)
+            used += max([title, *cells]) + COLUMN_GAP
+            if used > width and k > 0:
+                return k
+        return len(self)
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)

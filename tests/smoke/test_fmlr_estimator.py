@@ -12,6 +12,7 @@ from fedkin.datasets import contaminate_sites, make_regression_groups
 from fedkin.datasets.fmlr import PAPER_COEF
 from fedkin.engines import InProcess
 from fedkin.estimators.fmlr import OddSitesWarning
+from fedkin.tables import Table
 
 GROUPS = make_regression_groups(40, 12, PAPER_COEF[3], random_state=3)
 
@@ -241,3 +242,16 @@ def test_a_federation_is_scored_by_its_own_outcome():
         model.score(data.X, y, sites)
     with pytest.raises(ValueError, match="score needs the outcome"):
         model.score(data.X, groups=sites)
+
+
+@pytest.mark.parametrize("n_columns", range(1, 40, 3))
+def test_a_table_shows_as_many_columns_as_fit_and_cuts_no_number(n_columns):
+    rng = np.random.default_rng(n_columns)
+    columns = {f"x{j}": rng.normal(size=3) * 10.0 ** rng.integers(-6, 6) for j in range(n_columns)}
+    text = str(Table({"group": np.arange(3), **columns}, "Groups"))
+    shown = text.splitlines()[2].split()
+    assert "…" not in text and max(map(len, text.splitlines())) <= 120
+    assert shown == ["group", *list(columns)[: len(shown) - 1]]
+    assert (f"... and {n_columns + 1 - len(shown)} more columns" in text) == (
+        len(shown) <= n_columns
+    )
