@@ -174,9 +174,8 @@ def draw(results: Results) -> Figure:
                 axes.plot(float(said), place, "rd", ms=6, label="paper" if place else None)
         axes.set_yticks(places, methods, fontsize=7)
         axes.set(xlim=(0.45, 1.0), xlabel="test accuracy", title=task)
-    figure.axes[0].plot([], [], "rd", label="paper")
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.axes[0].legend(handles[-1:], labels[-1:], fontsize=8, loc="lower left")
+    paper = figure.axes[-1].plot([], [], "rd", label="paper")
+    figure.axes[-1].legend(handles=paper, fontsize=8, loc="lower right")
     return figure
 
 
