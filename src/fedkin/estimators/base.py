@@ -145,6 +145,15 @@ class FederatedEstimator(BaseEstimator):
             check_values([("target 'y'", as_numbers(outcome))], sites)
         return outcome
 
+    def _travelled(self) -> str:
+        """What travelled, in a sentence."""
+        traffic = self.traffic_
+        return (
+            f"{traffic.rounds} round{'s' * (traffic.rounds != 1)}, {traffic.messages_up} replies, "
+            f"{traffic.bytes_up:,} bytes left the sites, {traffic.bytes_down:,} came to them; "
+            f"{traffic.refused} missing."
+        )
+
     def _traffic_table(self) -> Table:
         traffic = self.traffic_
         names = list(dict.fromkeys([*traffic.bytes_up_by_field, *traffic.bytes_down_by_field]))

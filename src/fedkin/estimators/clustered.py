@@ -321,12 +321,7 @@ class ClusteredEstimator(FederatedEstimator):
         return Summary(title, tables, self._notes())
 
     def _notes(self) -> list[str]:
-        traffic = self.traffic_
-        notes = [
-            f"{traffic.rounds} rounds, {traffic.messages_up} replies, {traffic.bytes_up:,} bytes "
-            f"left the sites, {traffic.bytes_down:,} came to them; {traffic.refused} missing.",
-            *self._account(),
-        ]
+        notes = [self._travelled(), *self._account()]
         if self.n_features_in_ > SHOWN_FEATURES:
             notes.append(f"{self.n_features_in_ - SHOWN_FEATURES} more coefficients: cluster_coef_")
         if len(self.odd_sites_):

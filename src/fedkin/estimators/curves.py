@@ -127,13 +127,6 @@ class CurveEstimator(RegressorMixin, FederatedEstimator, ABC):
             raise ValueError("adapt needs the outcome y of the new sites' rows")
         return clients
 
-    def _travel_note(self) -> str:
-        traffic = self.traffic_
-        return (
-            f"{traffic.rounds} rounds, {traffic.messages_up} replies, {traffic.bytes_up:,} bytes "
-            f"left the sites, {traffic.bytes_down:,} came to them; {traffic.refused} missing."
-        )
-
 
 def check_positive(name: str, value: Any) -> None:
     """Complain about what is not a number above 0."""

@@ -145,7 +145,7 @@ class _FedAvgCurve(CurveEstimator):
         check_is_fitted(self)
         title = f"{type(self).__name__}: {len(self.client_names_)} sites, {self._size} {self.size_}"
         tables = {"choice": self.choice_, "traffic": self._traffic_table()}
-        return Summary(title, tables, [self._travel_note()])
+        return Summary(title, tables, [self._travelled()])
 
 
 @dataclass(eq=False, repr=False)

@@ -51,7 +51,7 @@ def prior_table(model: Any) -> Table:
 
 def _notes(model: Any) -> list[str]:
     optimizer = model._settings()["optimizer"]
-    notes = [model._travel_note(), ACCOUNT[optimizer]]
+    notes = [model._travelled(), ACCOUNT[optimizer]]
     if model.own_.any():
         open_ = "" if optimizer == "none" else ", averaged over what their rows leave open"
         notes.append(

@@ -371,12 +371,7 @@ class FMLR(RegressorMixin, FederatedEstimator):
         return Summary(title, tables, self._notes())
 
     def _notes(self) -> list[str]:
-        traffic = self.traffic_
-        notes = [
-            f"{traffic.rounds} rounds, {traffic.messages_up} replies, {traffic.bytes_up:,} bytes "
-            f"left the sites, {traffic.bytes_down:,} came to them; {traffic.refused} missing.",
-            ACCOUNT[self.share],
-        ]
+        notes = [self._travelled(), ACCOUNT[self.share]]
         if self.n_components is None and len(self.choice_["bic"]) == self.n_components_ > 1:
             notes.append(
                 f"BIC still falls at {self.n_components_} regressions, the most that were tried "

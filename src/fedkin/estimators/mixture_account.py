@@ -60,12 +60,7 @@ def summary_of(model: Any) -> Summary:
 
 
 def _notes(model: Any) -> list[str]:
-    traffic = model.traffic_
-    notes = [
-        f"{traffic.rounds} rounds, {traffic.messages_up} replies, {traffic.bytes_up:,} bytes "
-        f"left the sites, {traffic.bytes_down:,} came to them; {traffic.refused} missing.",
-        *model._account(),
-    ]
+    notes = [model._travelled(), *model._account()]
     odd = model.client_names_[np.nan_to_num(model.outlier_score_) > ODD_SCORE]
     if len(odd):
         notes.append(f"Unlike the others (outlier score above {ODD_SCORE:g}): {listed(odd)}.")

@@ -141,12 +141,7 @@ class Standardizer(OneToOneFeatureMixin, TransformerMixin, FederatedEstimator):
             "sites": Table(sites, "Sites"),
             "traffic": self._traffic_table(),
         }
-        traffic = self.traffic_
-        notes = [
-            f"{traffic.rounds} rounds, {traffic.messages_up} replies, {traffic.bytes_up:,} bytes "
-            f"left the sites, {traffic.bytes_down:,} came to them; {traffic.refused} missing.",
-            ACCOUNT,
-        ]
+        notes = [self._travelled(), ACCOUNT]
         if self.covariance_ is not None:
             notes.append(ACCOUNT_WHITEN)
         title = (
