@@ -89,6 +89,7 @@ def draw(results: Results) -> Figure:
     axes = figure.subplots()
     kinds = [(a, n) for a, n in NOTED if results.where(attack=a, bad=n).rows]
     place = np.arange(len(kinds))[::-1]
+    beyond: list[list[str]] = [[] for _ in kinds]
     look = ("s", "s", "o", "o", "^", "*")
     shade = ("tab:orange", "tab:red", "tab:cyan", "tab:blue", "tab:gray", "black")
     for method, marker, color in zip(METHODS, look, shade):
@@ -97,9 +98,12 @@ def draw(results: Results) -> Figure:
         )
         size = 9 if method == "adaptive" else 5
         axes.plot(error, place, marker, color=color, ms=size, ls="none", label=method)
-        for value, y in zip(error, place):
+        for words, value in zip(beyond, error):
             if value > EDGE:
-                axes.text(EDGE, y, f"{method}: {value:.2g} →", ha="right", va="center", fontsize=8)
+                words.append(f"{method}: {value:.2g}")
+    for words, y in zip(beyond, place):
+        if words:
+            axes.text(EDGE, y, "; ".join(words) + " →", ha="right", va="center", fontsize=7)
     axes.set_yticks(place, [f"{a}, {n} of 10" for a, n in kinds])
     axes.set(xlabel="largest error at clean sites (h = 0.5)", xscale="log", xlim=(0.5, EDGE))
     axes.set_xticks([0.5, 0.7, 1, 2, 4], ["0.5", "0.7", "1", "2", "4"])
