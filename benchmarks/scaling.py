@@ -207,7 +207,8 @@ def draw(measured: list[Point], path: Path) -> None:
     for panel, place in places.items():
         place.set(title=panel, xlabel=AXES[panel], ylabel="seconds, one thread")
         place.grid(True, which="major", alpha=0.3)
-        place.legend(frameon=False, fontsize=8, loc="best")
+        place.set_ylim(place.get_ylim()[0] / 6, None)  # room for the legend
+        place.legend(frameon=False, fontsize=8, loc="lower right")
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
