@@ -101,7 +101,7 @@ def test_wrong_shapes_in_use_are_named():
     with pytest.raises(ValueError, match="needs y"):
         regression.score_samples(SITES.X, groups=GROUPS)
     for rows in (SITES, SITES.X):
-        with pytest.raises(ValueError, match="score of a mixture of regressions needs the outcome"):
+        with pytest.raises(ValueError, match="score needs the outcome y"):
             regression.score(rows)
     with pytest.raises(ValueError, match="y has shape"):
         regression.predict_proba(SITES.X, np.zeros(3), groups=GROUPS)

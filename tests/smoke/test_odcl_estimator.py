@@ -173,7 +173,7 @@ def test_a_federation_is_scored_by_its_own_outcome():
     data = GROUPS.federation
     fitted = ODCL(4, random_state=0).fit(data)
     assert fitted.score(data) == fitted.score(data, data.y)
-    with pytest.raises(ValueError, match="score needs the outcome y of the rows"):
+    with pytest.raises(ValueError, match="score needs the outcome y"):
         fitted.score(data.X)
 
 

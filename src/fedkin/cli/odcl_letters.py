@@ -10,7 +10,7 @@ from typing import Any
 
 from fedkin.algorithms.odcl import DEFAULTS, MESSAGES, SEND, message_for
 from fedkin.engines.files import Letter
-from fedkin.estimators.fmlr import listed
+from fedkin.estimators.base import listed
 from fedkin.estimators.odcl import NEEDS
 
 

@@ -134,10 +134,13 @@ class FederatedEstimator(BaseEstimator):
         return replace(clients, X=np.ascontiguousarray(clients.X[:, order]), feature_names=fitted)
 
     def _outcome_to_score(self, X: Any, y: Any, groups: Any) -> np.ndarray:
+        """The outcome of the rows, numbers or words; a missing one is told by its site."""
         if y is None and isinstance(X, Federation):
             y = X.y
         if y is None:
-            raise ValueError("score needs the outcome y of the rows")
+            raise ValueError(
+                "score needs the outcome y: score(X, y, groups=...), or a Federation with y"
+            )
         outcome = column_or_1d(y)
         if not np.isfinite(as_numbers(outcome)).all():
             _, sites = self._rows_and_sites(X, groups)
@@ -182,7 +185,7 @@ def brings_its_own(y: Any, groups: Any) -> None:
 def check_values(columns: list[tuple[str, np.ndarray]], sites: np.ndarray) -> None:
     """Complain about missing and infinite values in the words of a Federation."""
     distinct, owner = np.unique(sites, return_inverse=True)
-    errors = list(value_errors(columns, owner, [name or None for name in distinct]))
+    errors = list(value_errors(columns, owner, [str(name) or None for name in distinct]))
     if errors:
         raise FederationError(errors)
 
@@ -198,6 +201,42 @@ def check_count(name: str, value: Any) -> None:
 def is_number(value: Any) -> bool:
     """Whether it can be compared with a bound; True and False are no numbers here."""
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def check_number(name: str, value: Any) -> float:
+    """Complain about what is not a number."""
+    if not is_number(value):
+        raise ValueError(f"{name} must be a number, not {value!r}")
+    return float(value)
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Complain about what is not a number above 0."""
+    if not check_number(name, value) > 0:
+        raise ValueError(f"{name} must be above 0, not {value}")
+
+
+def check_fraction(value: Any) -> None:
+    """Complain about a share of the sites that is none."""
+    if not 0 < check_number("fraction", value) <= 1:
+        raise ValueError(f"fraction must be above 0 and at most 1, not {value}")
+
+
+def check_finite_start(init: Any) -> None:
+    """Complain about a start that is not all numbers: no site is to blame for it."""
+    odd = np.argwhere(~np.isfinite(np.asarray(init, dtype=np.float64)))
+    if len(odd):
+        where = ", ".join(str(i) for i in odd[0])
+        raise ValueError(
+            f"init has entries that are not finite ({len(odd)}, the first at [{where}]); give "
+            "numbers, or a word with which the fit finds its own start"
+        )
+
+
+def listed(names: Any, shown: int = 10) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(repr(name) for name in names[:shown]) + more
 
 
 def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:

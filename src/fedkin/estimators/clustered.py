@@ -19,8 +19,9 @@ from fedkin.estimators.base import (
     brings_its_own,
     check_choice,
     is_number,
+    listed,
 )
-from fedkin.estimators.fmlr import ImplausibleSitesWarning, listed
+from fedkin.estimators.fmlr import ImplausibleSitesWarning
 from fedkin.federation import Federation
 from fedkin.models.local_loss import local_loss
 from fedkin.names import canonical_name

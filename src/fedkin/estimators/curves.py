@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from numbers import Real
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +11,13 @@ from sklearn.metrics import r2_score
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from fedkin.estimators.base import NOBODY, ONLY_SITE, FederatedEstimator, check_choice, check_count
+from fedkin.estimators.base import (
+    NOBODY,
+    FederatedEstimator,
+    check_choice,
+    check_count,
+    check_values,
+)
 from fedkin.federation import Federation
 from fedkin.tables import Table
 
@@ -128,25 +133,6 @@ class CurveEstimator(RegressorMixin, FederatedEstimator, ABC):
         return clients
 
 
-def check_positive(name: str, value: Any) -> None:
-    """Complain about what is not a number above 0."""
-    _check_number(name, value)
-    if not value > 0:
-        raise ValueError(f"{name} must be above 0, not {value}")
-
-
-def check_fraction(value: Any) -> None:
-    """Complain about a share of the sites that is none."""
-    _check_number("fraction", value)
-    if not 0 < value <= 1:
-        raise ValueError(f"fraction must be above 0 and at most 1, not {value}")
-
-
-def _check_number(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise ValueError(f"{name} must be a number, not {value!r}")
-
-
 def outcomes_of(X: Any, y: Any, names: np.ndarray) -> np.ndarray:
     """The outcomes of rows at these sites, all of them numbers."""
     target = "y"
@@ -158,9 +144,7 @@ def outcomes_of(X: Any, y: Any, names: np.ndarray) -> np.ndarray:
     if outcomes.shape != names.shape:
         raise ValueError(f"there are {outcomes.size} outcomes for {len(names)} rows")
     if not np.isfinite(outcomes).all():
-        # The checks of a federation name the site, the count and the remedy.
-        sites = np.where(names == NOBODY, ONLY_SITE, names)
-        Federation.from_groups(np.zeros((len(names), 1)), sites, outcomes, target_name=target)
+        check_values([(f"target {target!r}", outcomes)], names)
     return outcomes
 
 

@@ -13,8 +13,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from fedkin.algorithms.fedavg import FEDAVG as ALGORITHM
-from fedkin.estimators.base import check_choice, check_count
-from fedkin.estimators.curves import CurveEstimator, check_fraction, check_positive
+from fedkin.estimators.base import check_choice, check_count, check_fraction, check_positive
+from fedkin.estimators.curves import CurveEstimator
 from fedkin.federation import Federation
 from fedkin.models.averaged_functions import Network, legendre
 from fedkin.models.gp_posterior import Independent

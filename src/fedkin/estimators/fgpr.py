@@ -12,8 +12,8 @@ from sklearn.utils.validation import check_is_fitted
 from fedkin.algorithms.fgpr import FGPR as ALGORITHM
 from fedkin.algorithms.fgpr_mixture import expectation
 from fedkin.algorithms.fgpr_sites import PERSONAL_SPREAD
-from fedkin.estimators.base import check_choice, check_count
-from fedkin.estimators.curves import Curve, CurveEstimator, check_fraction, check_positive
+from fedkin.estimators.base import check_choice, check_count, check_fraction, check_positive
+from fedkin.estimators.curves import Curve, CurveEstimator
 from fedkin.estimators.fgpr_account import summary_of
 from fedkin.estimators.shared_prior import load_prior, save_prior
 from fedkin.federation import Federation

@@ -12,7 +12,13 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
 from fedkin.algorithms.fmlr import FMLR as ALGORITHM
-from fedkin.estimators.base import FederatedEstimator, check_choice, check_count
+from fedkin.estimators.base import (
+    FederatedEstimator,
+    check_choice,
+    check_count,
+    check_fraction,
+    listed,
+)
 from fedkin.federation import Federation
 from fedkin.inference import odd_by_likelihood
 from fedkin.models.grouped_regression import (
@@ -158,8 +164,7 @@ class FMLR(RegressorMixin, FederatedEstimator):
                 check_count(name, getattr(self, name))
         if self.sigma is not None and not self.sigma > 0:
             raise ValueError(f"sigma must be positive, not {self.sigma}")
-        if not 0 < self.fraction <= 1:
-            raise ValueError(f"fraction must be above 0 and at most 1, not {self.fraction}")
+        check_fraction(self.fraction)
         if self.fraction < 1 and self.share == "statistics":
             raise ValueError(
                 "fraction is for share='sums'; with share='statistics' there is one round, in "
@@ -388,12 +393,6 @@ def _without_noise(share: np.ndarray, weights: np.ndarray) -> np.ndarray:
     regular = share[:, : len(weights)]
     total = regular.sum(axis=1, keepdims=True)
     return np.where(total > 1e-12, regular / np.where(total > 0, total, 1.0), weights)
-
-
-def listed(names: Any, shown: int = 10) -> str:
-    """The first names, and how many more there are."""
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(repr(name) for name in names[:shown]) + more
 
 
 def _labels(share: np.ndarray, n_components: int) -> np.ndarray:

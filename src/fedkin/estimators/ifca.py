@@ -9,9 +9,14 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from fedkin.algorithms.ifca import IFCA as ALGORITHM
-from fedkin.estimators.base import check_choice, check_count, is_number
+from fedkin.estimators.base import (
+    check_choice,
+    check_count,
+    check_finite_start,
+    check_fraction,
+    is_number,
+)
 from fedkin.estimators.clustered import SHARED_PARAMETERS, ClusteredEstimator
-from fedkin.estimators.mixtures import check_finite_start
 from fedkin.federation import Federation
 
 
@@ -86,10 +91,7 @@ class IFCA(ClusteredEstimator):
             check_count("batch_size", self.batch_size)
         if not (is_number(self.tol) and self.tol >= 0):
             raise ValueError(f"tol must be a number of at least 0, not {self.tol!r}")
-        if not (is_number(self.fraction) and 0 < self.fraction <= 1):
-            raise ValueError(
-                f"fraction must be a number above 0 and at most 1, not {self.fraction!r}"
-            )
+        check_fraction(self.fraction)
         if self.step_size is not None and not (is_number(self.step_size) and self.step_size > 0):
             raise ValueError(f"step_size must be None or a positive number, not {self.step_size!r}")
         federation = self._data(X, y, groups)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedkin.estimators.base import listed
 from fedkin.tables import Summary, Table
 
 # Outlier scores are about standard normal; a site with a higher one than this is pointed out.
@@ -63,9 +64,9 @@ def _notes(model: Any) -> list[str]:
     notes = [model._travelled(), *model._account()]
     odd = model.client_names_[np.nan_to_num(model.outlier_score_) > ODD_SCORE]
     if len(odd):
-        notes.append(f"Unlike the others (outlier score above {ODD_SCORE:g}): {listed(odd)}.")
+        notes.append(f"Unlike the others (outlier score above {ODD_SCORE:g}): {sites_listed(odd)}.")
     if model.ambiguous_.any():
-        named = listed(model.client_names_[model.ambiguous_])
+        named = sites_listed(model.client_names_[model.ambiguous_])
         notes.append(f"Groups could be matched otherwise at: {named}.")
     return notes
 
@@ -84,8 +85,6 @@ def account_of(model: Any) -> list[str]:
     return notes
 
 
-def listed(names: np.ndarray) -> str:
+def sites_listed(names: np.ndarray) -> str:
     """Names of sites for a sentence."""
-    shown = ", ".join(repr(name) for name in names[:10])
-    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-    return f"{len(names)} sites: {shown}{more}" if len(names) > 1 else f"site {shown}"
+    return f"{len(names)} sites: {listed(names)}" if len(names) > 1 else f"site {listed(names)}"

@@ -67,13 +67,8 @@ class FittedMixture(DensityMixin, FederatedEstimator):
     def score(self, X, y=None, groups=None):
         """Mean log density of the rows; for regressions, R squared of `predict`."""
         if self.family == "regression":
-            y = X.y if y is None and isinstance(X, Federation) else y
-            if y is None:
-                raise ValueError(
-                    "score of a mixture of regressions needs the outcome y: score(X, y, "
-                    "groups=...), or a Federation with y"
-                )
-            return r2_score(y, self.predict(X, groups))
+            predicted = self.predict(X, groups)
+            return r2_score(self._outcome_to_score(X, y, groups), predicted)
         return float(self.score_samples(X, groups=groups).mean())
 
     def adapt(self, X, y=None, groups=None):

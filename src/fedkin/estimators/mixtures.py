@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import KW_ONLY, dataclass
-from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from fedkin.estimators.base import check_choice, check_count
-from fedkin.estimators.mixture_account import account_of, listed, summary_of
+from fedkin.estimators.base import (
+    check_choice,
+    check_count,
+    check_finite_start,
+    check_fraction,
+    check_number,
+)
+from fedkin.estimators.mixture_account import account_of, sites_listed, summary_of
 from fedkin.estimators.mixture_use import FittedMixture
 from fedkin.federation import Federation
 from fedkin.models.gaussian_mixture import COVARIANCE_TYPES
@@ -116,16 +121,14 @@ class MixtureEstimator(FittedMixture):
                 check_count(name, getattr(self, name))
         for name in POSITIVE:
             value = getattr(self, name, None)
-            if value is not None and not _number(name, value) > 0:
+            if value is not None and not check_number(name, value) > 0:
                 raise ValueError(f"{name} must be positive, not {value}")
         for name in NOT_NEGATIVE:
             value = getattr(self, name, None)
-            if value is not None and not _number(name, value) >= 0:
+            if value is not None and not check_number(name, value) >= 0:
                 raise ValueError(f"{name} must not be negative, not {value}")
-        fraction = getattr(self, "fraction", 1.0)
-        if not 0 < _number("fraction", fraction) <= 1:
-            raise ValueError(f"fraction must be above 0 and at most 1, not {fraction}")
-        if np.isnan(_number("tol", self.tol)):
+        check_fraction(getattr(self, "fraction", 1.0))
+        if np.isnan(check_number("tol", self.tol)):
             raise ValueError("tol must be a number, not NaN; 0 or less never stops early")
         check_choice("align", getattr(self, "align", "auto"), ALIGNMENTS)
 
@@ -268,8 +271,8 @@ class MixtureEstimator(FittedMixture):
         if self.ambiguous_.any():
             remedy = " or init='ward'" if self.family == "gaussian" else ""
             warnings.warn(
-                f"at {listed(self.client_names_[self.ambiguous_])} another matching of groups "
-                "fits about as well: groups there may not mean what they mean elsewhere "
+                f"at {sites_listed(self.client_names_[self.ambiguous_])} another matching of "
+                "groups fits about as well: groups there may not mean what they mean elsewhere "
                 f"(ambiguous_). Fewer components{remedy} may help.",
                 AmbiguousWarning,
                 stacklevel=3,
@@ -277,7 +280,7 @@ class MixtureEstimator(FittedMixture):
         if self.halvings_.any():
             warnings.warn(
                 f"gradient steps would have diverged and were halved at "
-                f"{listed(self.client_names_[self.halvings_ > 0])}; lower step_constant, or "
+                f"{sites_listed(self.client_names_[self.halvings_ > 0])}; lower step_constant, or "
                 "take step='em'",
                 StepHalvedWarning,
                 stacklevel=3,
@@ -301,21 +304,3 @@ class JoiningEstimator(MixtureEstimator):
 
     align: Any = "auto"
     fraction: Any = 1.0
-
-
-def check_finite_start(init: Any) -> None:
-    """Complain about a start that is not all numbers: no site is to blame for it."""
-    odd = np.argwhere(~np.isfinite(np.asarray(init, dtype=np.float64)))
-    if len(odd):
-        where = ", ".join(str(i) for i in odd[0])
-        raise ValueError(
-            f"init has entries that are not finite ({len(odd)}, the first at [{where}]); give "
-            "numbers, or a word with which the fit finds its own start"
-        )
-
-
-def _number(name: str, value: Any) -> float:
-    """Complain about what is not a number."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise ValueError(f"{name} must be a number, not {value!r}")
-    return float(value)

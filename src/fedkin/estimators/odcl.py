@@ -11,9 +11,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedkin.algorithms.odcl import ODCL as ALGORITHM
 from fedkin.algorithms.odcl import SEND, message_for
-from fedkin.estimators.base import check_choice, check_count, is_number
+from fedkin.estimators.base import check_choice, check_count, check_fraction, is_number, listed
 from fedkin.estimators.clustered import SHARED_PARAMETERS, ClusteredEstimator
-from fedkin.estimators.fmlr import listed
 from fedkin.federation import Federation
 
 AGGREGATES = ("mean", "size", "precision", "statistics", "median")
@@ -208,10 +207,7 @@ class ODCL(ClusteredEstimator):
             raise ValueError(f"radius must be None or a positive number, not {self.radius!r}")
         if self.n_neighbors is not None and isinstance(self.penalty, str):
             raise ValueError("n_neighbors weighs pairs at one penalty: give penalty a number, too")
-        if not (is_number(self.fraction) and 0 < self.fraction <= 1):
-            raise ValueError(
-                f"fraction must be a number above 0 and at most 1, not {self.fraction!r}"
-            )
+        check_fraction(self.fraction)
 
     def _check_send(self) -> None:
         check_choice("send", self.send, (None, *SEND))
