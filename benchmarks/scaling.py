@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 python -m benchmarks.scaling [--effort quick] [--out DIR]
 
 Writes scaling.csv and scaling.png. The exponent b of time = a * size^b is fitted by least squares
-in logarithms over the larger half of the sizes, where fixed costs no longer show.
+in logarithms over the larger half of the sizes (at least four), where fixed costs hardly show.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ def sizes_of(panel: str, low: int, high: int) -> list[int]:
 
 
 def exponent(points: list[Point]) -> float:
-    """b of time = a * size^b over the larger half of the sizes."""
+    """b of time = a * size^b over the larger half of the sizes, at least four of them."""
     ordered = sorted(points, key=lambda point: point.size)
-    kept = ordered[len(ordered) // 2 :] if len(ordered) > 3 else ordered
+    kept = ordered[-max(4, (len(ordered) + 1) // 2) :]
     return float(
         np.polyfit(np.log([p.size for p in kept]), np.log([p.seconds for p in kept]), 1)[0]
     )

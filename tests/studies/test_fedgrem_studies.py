@@ -1,8 +1,12 @@
 """What survives of FedGrEM's tables and figures at toy size: orderings, no exact values."""
 
+import numpy as np
 import pytest
 
+from fedkin import FedGrEM, LocalEM
+from fedkin.datasets import make_gaussian_mixtures, make_regression_mixtures
 from fedkin.studies import catalogue
+from fedkin.studies import fedgrem_unguarded as printed_algorithm
 from fedkin.studies.fedgrem_printed import METHODS, printed
 
 
@@ -50,6 +54,57 @@ def test_huge_values_at_three_sites_ruin_means_and_leave_the_robust_centre(toy):
     error = {m: mean(found, "theta_max", method=m) for m in found.distinct("method")}
     assert error["FedEM"] > 1e4
     assert error["adaptive"] < error["exact, .95"] < error["two sweeps, .95"] < 10
+
+
+@pytest.mark.parametrize(("sweeps", "solver"), [(None, "exact"), (2, "alternating")])
+@pytest.mark.parametrize("family", ["gaussian", "regression"])
+def test_where_nothing_needs_a_guard_the_printed_algorithm_and_ours_are_one(
+    family, sweeps, solver, monkeypatch
+):
+    monkeypatch.setattr(printed_algorithm, "ROUNDS", 400)
+    monkeypatch.setattr(printed_algorithm, "SMALL_CHANGE", 0.0)
+    constant, ours = 0.55, {"solver": solver, "max_rounds": 1000, "tol": 1e-10}
+    if family == "gaussian":
+        sim = make_gaussian_mixtures(heterogeneity=0.5, n_outliers=0, random_state=0)
+        local = LocalEM(5, init="ward").fit(sim.clients)
+        start = printed_algorithm.in_one_order(local.weights_, local.means_)[1]
+    else:
+        sim = make_regression_mixtures(6, 600, heterogeneity=0.5, n_outliers=0, random_state=0)
+        start, constant = sim.components, 0.25
+        ours |= {"family": "regression", "sigma": 1.0}
+    model = FedGrEM(5, shrinkage="paper", init=start, step_constant=constant, **ours)
+    model.fit(sim.clients)
+    assert model.halvings_.sum() == 0
+    # From given components a site first finds its weights, in thirty passes.
+    m, n = sim.clients.n_clients, int(sim.clients.sizes[0])
+    X = sim.clients.X.reshape(m, n, -1)
+    y = None if family == "gaussian" else sim.clients.y.reshape(m, n, 1)
+    weights = np.full(start.shape[:2], 0.2)
+    for _ in range(30):
+        weights, _ = printed_algorithm._gradient(X, y, weights, start)
+    found = printed_algorithm.unguarded(sim, (weights, start), constant, sweeps)
+    fitted = model.means_ if family == "gaussian" else model.coef_
+    np.testing.assert_allclose(found, fitted, atol=1e-7)
+
+
+def test_unguarded_one_sweep_leaves_more_of_the_outlier_than_two_and_two_more_than_all(toy):
+    found = toy("fedgrem-unguarded").where(family="gaussian", C_eta=0.55)
+    one, two, exact = (
+        mean(found, "theta_mean", method=m) for m in ("one sweep", "two sweeps", "exact")
+    )
+    assert exact < two < one
+
+
+def test_unguarded_regressions_need_the_solved_update_and_the_federated_start(toy):
+    found = toy("fedgrem-unguarded").where(family="regression")
+    error = {
+        (m, s): mean(found, "theta_mean", method=m, start=s)
+        for m in found.distinct("method")
+        for s in found.distinct("start")
+    }
+    for start in ("best of thirty", "federated"):
+        assert error["exact", start] < error["two sweeps", start]
+        assert error["two sweeps", start] < error["Local-EM", "best of thirty"]
 
 
 def test_the_bound_is_far_above_and_the_error_falls_with_n(toy):

@@ -1,6 +1,11 @@
 """What survives of FGPR's figure, examples and table at toy size: orderings, no exact values."""
 
+import numpy as np
 import pytest
+
+from fedkin.studies import catalogue
+from fedkin.studies.fgpr_turbofan import floor_varies
+from fedkin.studies.study import Results
 
 EXAMPLES = (3, 4, 5, 6, 7)
 
@@ -58,3 +63,19 @@ def test_engines_come_near_their_noise_and_one_curve_for_all_does_not_without_th
         for axis in ("cycles", "share-of-life-leaky")
     )
     assert honest > 1.2 * floor and leaky < 1.06 * floor
+
+
+def test_a_split_where_the_polynomial_flies_off_is_named_and_the_median_shown():
+    where = {"axis": "cycles", "sensor": 7}
+    rows = [where | {"seed": 0, "method": "floor", "size": 0, "rmse10": 5.3, "sd10": 1.0}]
+    for seed, value in enumerate((6.7, 6.7, 6.9, 43.6)):
+        rows.append(where | {"seed": seed, "method": "FGPR", "rmse10": 5.4, "size": 0})
+        rows.append(where | {"seed": seed, "method": "polynomial", "rmse10": value, "size": 10})
+    claims = {c.entry: c for c in catalogue()["fgpr-table-1"].claims(Results(rows))}
+    mean = claims["sensor 7, cycles axis: RMSE x 10, polynomial of degree 10"]
+    assert mean.why.startswith("a few splits decide the mean")
+    assert claims["sensor 7, cycles axis: the same, median over splits"].ours == "6.80"
+
+
+def test_the_mean_noise_of_forty_engines_varies_less_the_more_of_all_they_are():
+    assert floor_varies(Results([{"seed": 0, "sd10": 1.0}])) == pytest.approx(np.sqrt(60 / 99 / 40))

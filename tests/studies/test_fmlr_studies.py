@@ -5,7 +5,9 @@ import pytest
 
 from fedkin.studies.fmlr_contraction import theory_rate
 from fedkin.studies.fmlr_empty import empty_share
+from fedkin.studies.fmlr_errors import claims, over_known
 from fedkin.studies.fmlr_plans import PLANS, labels_known_constant, truth
+from fedkin.studies.study import Results
 
 FIGURES = tuple(PLANS)
 
@@ -58,6 +60,19 @@ def test_the_constant_of_one_regression_is_the_mean_of_a_chi():
     assert labels_known_constant(1, 1) == pytest.approx(np.sqrt(2 / np.pi))
     rayleigh = np.sqrt(np.pi / 2)
     assert labels_known_constant(2, 2) == pytest.approx(np.sqrt(2) * (2 - np.sqrt(0.5)) * rayleigh)
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_every_curve_has_a_row_for_its_error(figures, figure):
+    entries = {claim.entry for claim in claims(figures[figure], figure)}
+    first = PLANS[figure].noted_at[0]
+    assert {f"{curve.label}: error at m = {first}" for curve in PLANS[figure].curves} <= entries
+
+
+def test_the_error_over_labels_known_is_a_ratio_of_means():
+    rows = [{"seed": 0, "error": 2, "known_labels": 1}, {"seed": 1, "error": 4, "known_labels": 3}]
+    # Residuals of the ratio 6 / 4: .25 and -.25.
+    assert over_known(Results(rows)) == pytest.approx((1.5, 0.25, 2))
 
 
 # ------------------------------------------------------------------ theorems

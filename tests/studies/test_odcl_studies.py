@@ -39,6 +39,47 @@ def test_clusterpath_needs_fewer_rows_than_the_exact_penalty(toy):
     assert error(found, PATH_CC) < error(found, ORACLE_CC)
 
 
+def test_why_our_clusterpath_makes_no_coarsenings():
+    from fedkin import LocalERM
+    from fedkin.clustering import clusterpath
+    from fedkin.studies.odcl_protocol import SETTINGS, models_of
+
+    given = SETTINGS["D.2"]
+    groups = given.draw(100, [0, 100])
+    points = models_of(LocalERM(**given.fit).fit(groups.federation))
+    chosen = clusterpath(points, skip_trivial=False)
+    assert (chosen.rule, chosen.n_clusters) == ("b", 4)
+    path = chosen.path
+    assert not path.recovered.any() and path.n_clusters[-1] == 1
+    # The lower end of footnote 3, which is below that of (13), lets one cluster pass.
+    widest = np.linalg.norm(points - points.mean(axis=0), axis=1).max()
+    assert (path.penalties[path.n_clusters == 1] > widest / len(points)).all()
+
+
+def test_reasons_at_n_400_say_where_the_averaged_curve_meets_the_line():
+    from fedkin.studies.odcl_ifca import _read_off
+    from fedkin.studies.study import Results
+
+    rows = [
+        {"seed": seed, "method": "IFCA", "round": at, "error": error * scale}
+        for seed, scale in ((0, 0.5), (1, 1.5))
+        for at, error in ((1, 0.1), (5, 0.004), (9, 0.001))
+    ]
+    lines = [{"seed": seed, "method": "summary", "ODCL-CC": 0.002} for seed in (0, 1)]
+    words = _read_off(Results(rows + lines))
+    assert "(0.002) first at round 9, below the note's (0.0044) first at round 5" in words
+
+
+def test_noted_counts_stand_beside_ours():
+    from fedkin.studies.odcl_curves import _counted
+    from fedkin.studies.study import Results
+
+    rows = [{"seed": i, "n": 300, "method": OWN_CC, "exact": i < 2} for i in range(20)]
+    claim = _counted(Results(rows), "exact", OWN_CC, (300,), 3, 5)
+    assert (claim.ours, claim.noted) == ("2 of 20", "3 of 5")
+    assert claim.why.endswith("by chance 1 time in 27")
+
+
 def test_odcl_needs_one_round_and_ifca_hundreds(toy):
     found = toy("odcl-table-3")
     assert (found.column("ODCL rounds") == 1).all()

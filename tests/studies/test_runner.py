@@ -189,6 +189,9 @@ def test_a_claim_far_from_what_was_noted_must_explain_itself():
     assert "1 time in 26 over 3" in replace(far, ours=Estimate(1.0, 0.1, 3)).cells()[-1]
     # Ten replications of theirs and ten of ours: the difference has twice the variance.
     assert replace(far, noted_n=10).distance == pytest.approx(5 / math.sqrt(2))
+    # Their own spread, where it was noted, counts for theirs: .1 and 1.2 / 3 from the mean.
+    wide = replace(far, noted_n=9, noted_sd=1.2)
+    assert wide.distance == pytest.approx(0.5 / math.hypot(0.1, 0.4))
 
 
 def test_names_are_unique_and_every_module_is_listed():

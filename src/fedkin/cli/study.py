@@ -57,6 +57,11 @@ def run(
     from fedkin.studies.runner import run as run_studies
 
     known = catalogue()
+    if backend == "ray":
+        raise ValueError(
+            "--backend ray: joblib's Ray backend returns replications only when all are done, so "
+            "none could be kept; start a Dask scheduler on the cluster and use --backend dask"
+        )
     if backend not in (*LOCAL_BACKENDS, "dask"):
         raise ValueError(f"--backend {backend} is none of loky, threading, dask")
     if backend == "dask" and address is None:

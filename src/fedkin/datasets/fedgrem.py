@@ -209,11 +209,24 @@ def shifted_data(
 
 
 def far_point_data(
-    clients: Federation, who: ArrayLike, seed: int = 0, distance: float = 20.0
+    clients: Federation,
+    who: ArrayLike,
+    seed: int = 0,
+    distance: float = 20.0,
+    one_each: bool = False,
 ) -> Federation:
-    """All rows of all bad sites lie on one point at `distance` from the origin."""
-    point = distance * _direction(clients.n_features, seed)
-    return _spoilt(clients, who, seed, lambda X, z: np.broadcast_to(point, X.shape))
+    """All rows of all bad sites lie on one point at `distance` from the origin, or on one each."""
+    from scipy.special import ndtri
+
+    shape = clients.n_clients, clients.n_features
+    if one_each:
+        drawn = ndtri(KeyRing(clients.names, seed).at(0).uniform(clients.n_features))
+        ways = drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+    else:
+        ways = np.broadcast_to(_direction(clients.n_features, seed), shape)
+    bad, X = _rows_of(clients, who), clients.X.copy()
+    X[bad] = distance * ways[clients.owner[bad]]
+    return replace(clients, X=X)
 
 
 def huge_data(clients: Federation, who: ArrayLike, seed: int = 0, scale: float = 1e6) -> Federation:

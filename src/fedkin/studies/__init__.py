@@ -1,9 +1,10 @@
 """The papers' tables and figures as commands: configuration in, table, figure and page out.
 
 Owns protocols and comparisons with published numbers. Refuses to hold statistics of its own: a
-study calls estimators and data sets as any user would. One file a table or figure (or a few of one
-shape); `study.py` says what goes into it. To add one: write the file, name its module in `MODULES`,
-add a test at toy size under tests/studies.
+study calls estimators and data sets as any user would (`fedgrem_unguarded` alone has a method of
+its own, to compare ours with). One file a table or figure (or a few of one shape); `study.py` says
+what goes into it. To add one: write the file, name its module in `MODULES`, add a test at toy size
+under tests/studies.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ MODULES = (
     "fedgrem_steps",
     "fedgrem_real",
     "fedgrem_attacks",
+    "fedgrem_unguarded",
     "fedgrem_bounds",
     "odcl_conditions",
     "odcl_curves",

@@ -50,7 +50,8 @@ def write_page(studies: Iterable[Study], out: Path) -> Path:
         "Made by `fedkin study run`; do not edit. Every section names its command and so its "
         "size. *Ours* is the mean ± one standard error over replications. *Noted* is what code "
         "written independently of this library reached under the protocol of the row; where ours "
-        "is more than two standard errors away the last column says why, or that we do not know.",
+        "is more than two standard errors of the difference away (theirs from their own spread if "
+        "it was noted, else from ours) the last column says why, or that we do not know.",
     ]
     for study in studies:
         parts.append(f"## {study.paper}, {study.shows}: {study.title}")

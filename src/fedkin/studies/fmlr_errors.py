@@ -7,13 +7,15 @@ of the least separation. `fmlr_plans.py` says what each of them varies.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedkin.studies.fmlr_plans import PLANS, Curve, Plan, labels_known_constant, truth
-from fedkin.studies.study import Claim, Results, Size, Study, span
+from fedkin.studies.fmlr_plans import PLANS, Curve, Plan, Ranges, labels_known_constant, truth
+from fedkin.studies.study import UNEXPLAINED, Claim, Estimate, Results, Size, Study, span
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -114,26 +116,64 @@ def claims(results: Results, figure: int) -> list[Claim]:
 def _of_curve(rows: Results, curve: Curve, plan: Plan, coef: np.ndarray) -> list[Claim]:
     limit = labels_known_constant(*coef.shape)
     run = rows.distinct("m")
+    noted = [("error", *pair) for pair in zip_longest(plan.noted_at, curve.errors)]
+    noted += [("iterations", *pair) for pair in zip(plan.noted_at, curve.iterations)]
     numbers = [
-        (f"{name} at m = {m}", "no number printed", rows.estimate(name, m=m), noted)
-        for name, all_noted in (("error", curve.errors), ("iterations", curve.iterations))
-        for m, noted in zip(plan.noted_at, all_noted)
+        (f"{name} at m = {m}", "no number printed", rows.estimate(name, m=m), value)
+        for name, m, value in noted
         if m in run
     ]
     if curve.constant is not None:
         entry = f"error * sqrt(mn), mean over m (labels known, many sites: {limit:.2f})"
         known = ("bounded (Theorem 4.3)", rows.estimate("scaled_error"), curve.constant)
         numbers.append((entry, *known))
-    ratio = rows.curve("m", "error")[1] / rows.curve("m", "known_labels")[1]
-    iterations = rows.curve("m", "iterations")[1]
-    text = f"{slope(rows):.3f} / {span(ratio, 3)} / {span(iterations, 1)}"
+    shown = [m for m in run if not plan.noted_only or m in plan.noted_at]
+    ratios = [over_known(rows.where(m=m)) for m in shown]
+    iterations = [rows.estimate("iterations", m=m) for m in shown]
+    three, why = THREE, ""
+    if plan.noted_only:
+        three += f" (the last two at m = {', '.join(map(str, shown))})"
+    if curve.ranges is not None:
+        why = _beyond((ratios, iterations), curve.ranges, plan.noted_n)
+    spans = [
+        span(np.array([e.mean for e in found]), digits)
+        for found, digits in ((ratios, 3), (iterations, 1))
+    ]
+    text = " / ".join((f"{slope(rows):.3f}", *spans))
     return [
         *(
             Claim(f"{curve.label}: {entry}", paper, ours, SAME, noted=noted, noted_n=plan.noted_n)
             for entry, paper, ours, noted in numbers
         ),
-        Claim(f"{curve.label}: {THREE}", "-1/2 / - / O(1)", text, SAME, noted=curve.words),
+        Claim(f"{curve.label}: {three}", "-1/2 / - / O(1)", text, SAME, why, curve.words),
     ]
+
+
+def over_known(rows: Results) -> Estimate:
+    """Mean error over mean error with labels known; its standard error by the delta method."""
+    error, known = rows.column("error"), rows.column("known_labels")
+    ratio = float(error.mean() / known.mean())
+    n = len(error)
+    rest = (error - ratio * known) / known.mean()
+    return Estimate(ratio, float(rest.std(ddof=1) / math.sqrt(n)) if n > 1 else math.nan, n)
+
+
+def _beyond(
+    found: tuple[Sequence[Estimate], Sequence[Estimate]], ranges: Ranges, noted_n: int
+) -> str:
+    """How far outside the noted ranges ours lie, in standard errors of both."""
+    farthest = 0.0
+    for estimates, (low, high) in zip(found, ranges):
+        for mean, se, n in estimates:
+            outside, both = max(low - mean, mean - high), se * math.sqrt(1 + n / noted_n)
+            if outside > 0 and both > 0:
+                farthest = max(farthest, outside / both)
+    if not farthest:
+        return ""
+    told = f"at most {farthest:.1f} standard errors outside what was noted"
+    if farthest > 2:
+        return f"{told}: {UNEXPLAINED}"
+    return f"{told}: few sites make both vary, and {noted_n} draws were noted"
 
 
 def _study(figure: int) -> Study:

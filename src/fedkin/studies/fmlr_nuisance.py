@@ -21,21 +21,22 @@ class Case(NamedTuple):
     rows: int | str
     told: Mapping[str, Any]
     weights: tuple[float, ...] | None = None
-    words: str | None = None
-    ratio: float | None = None
+    words: str | None = None  # success / error of noise / of weights / iterations
+    ratio: float | str | None = None  # error over labels known
 
 
 UNEQUAL = (0.6, 0.3, 0.1)
 NOISE, EQUAL = {"sigma": 1.0}, {"weights": "uniform"}
-ALL_LEARNT = "1.000-1.002; 1 / - / - / 5"
+# One range was noted for both kinds of sizes.
+ALL_LEARNT = ("1 / - / - / 5", "1.000-1.002")
 CASES = {
-    "noise": Case("noise learnt", 10, EQUAL, None, "1.000; 1 / 0.008 / - / 3"),
-    "weights": Case("weights .6 .3 .1 learnt", 10, NOISE, UNEQUAL, "1.000; 1 / - / 0 / -"),
-    "equal": Case("... taken as equal", 10, NOISE | EQUAL, UNEQUAL, "1.000; 1 / - / - / -"),
+    "noise": Case("noise learnt", 10, EQUAL, None, "1 / 0.008 / - / 3", 1.0),
+    "weights": Case("weights .6 .3 .1 learnt", 10, NOISE, UNEQUAL, "1 / - / 0 / -", 1.0),
+    "equal": Case("... taken as equal", 10, NOISE | EQUAL, UNEQUAL, "1 / - / - / -", 1.0),
     "weights-2": Case("weights learnt, n = 2", 2, NOISE, UNEQUAL, "1 / - / - / -", 1.004),
     "equal-2": Case("... taken as equal, n = 2", 2, NOISE | EQUAL, UNEQUAL, "1 / - / - / -", 1.033),
-    "geometric": Case("sizes geometric, all learnt", "geometric", {}, None, ALL_LEARNT),
-    "log-normal": Case("sizes log-normal, all learnt", "log-normal", {}, None, ALL_LEARNT),
+    "geometric": Case("sizes geometric, all learnt", "geometric", {}, None, *ALL_LEARNT),
+    "log-normal": Case("sizes log-normal, all learnt", "log-normal", {}, None, *ALL_LEARNT),
 }
 SAID = "taken as known"
 MEASURES = ("success", "ratio", "sigma_error", "weights_error", "iterations")
@@ -123,8 +124,7 @@ STUDIES = (
         protocol="Truth of Figure 1, m = 500, n = 10 unless said, EM started at a fifth of the "
         "least separation. The paper takes noise and equal proportions as known. Sizes: geometric "
         "with mean 10, or log-normal with median 10 and spread 1.5 of the logarithm, cut to "
-        "1-1000. Error of the weights: from the shares of sites that were drawn. Noted in words: "
-        "error over labels known; then the four in order.",
+        "1-1000. Error of the weights: from the shares of sites that were drawn.",
         one=one,
         figure=draw,
         claims=claims,

@@ -13,7 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkin.datasets.fedgrem import DATA_ATTACKS, MESSAGE_ATTACKS, SimulatedMixture
+from fedkin.datasets.fedgrem import (
+    DATA_ATTACKS,
+    MESSAGE_ATTACKS,
+    SimulatedMixture,
+    far_point_data,
+)
 from fedkin.federation import Federation
 from fedkin.protocol import Algorithm
 
@@ -80,11 +85,16 @@ def known_labels(sim: SimulatedMixture, h: float) -> dict[str, dict[str, float]]
 
 # ------------------------------------------------------------------ bad sites
 
+# The bad sites do not collude here, as they do on one far point.
+ONE_EACH = "all rows on a far point each"
+
 
 def attacked(
     kind: str, clients: Federation, bad: Ints, algorithm: Algorithm, seed: int
 ) -> tuple[Federation, Algorithm]:
     """The federation and the algorithm under an attack by its name; "none" changes nothing."""
+    if kind == ONE_EACH:
+        return far_point_data(clients, bad, seed, one_each=True), algorithm
     if kind in DATA_ATTACKS:
         return DATA_ATTACKS[kind](clients, bad, seed), algorithm
     if kind in MESSAGE_ATTACKS:

@@ -121,8 +121,9 @@ class Claim:
 
     `noted` is what independent code measured under the same protocol, if anybody did, as the mean
     of `noted_n` replications (None: a number without sampling error of its own), or in words where
-    it is no single number. `why` says why ours is not the paper's; `apart` why it is not what was
-    noted, and is printed where they are more than two standard errors apart.
+    it is no single number; `noted_sd` is their standard deviation, if it was noted. `why` says why
+    ours is not the paper's; `apart` why it is not what was noted, and is printed where they are
+    more than two standard errors apart.
     """
 
     entry: str
@@ -133,19 +134,22 @@ class Claim:
     noted: float | str | None = None
     noted_n: int | None = None
     apart: str = ""
+    noted_sd: float | None = None
 
     @property
     def distance(self) -> float | None:
         """Standard errors between ours and what was noted; None if they cannot be compared.
 
-        The noted mean's own error is taken from our spread, which is that of the same protocol.
+        The noted mean's own error is from the noted spread, or else from ours, which is that of
+        the same protocol.
         """
         if self.noted is None or isinstance(self.noted, str):
             return None
         if isinstance(self.ours, str) or self.ours.n < 2:
             return None
         mean, se, n = self.ours
-        both = se * math.sqrt(1 + (n / self.noted_n if self.noted_n else 0.0))
+        spread = se * math.sqrt(n) if self.noted_sd is None else self.noted_sd
+        both = math.hypot(se, spread / math.sqrt(self.noted_n) if self.noted_n else 0.0)
         apart = abs(mean - self.noted)
         return apart / both if both > 0 else (math.inf if apart > 0 else 0.0)
 

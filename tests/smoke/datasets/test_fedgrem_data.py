@@ -149,6 +149,11 @@ def test_far_point_huge_and_outlier_data_look_as_they_should(clean):
     bad = np.isin(clean.owner, BAD)
     far = fedgrem.far_point_data(clean, BAD).X[bad]
     assert (far == far[0]).all() and np.linalg.norm(far[0]) == pytest.approx(20)
+    each = fedgrem.far_point_data(clean, BAD, one_each=True)
+    points = np.array([each.X[clean.owner == k][0] for k in BAD])
+    assert all((each.X[clean.owner == k] == point).all() for k, point in zip(BAD, points))
+    np.testing.assert_allclose(np.linalg.norm(points, axis=1), 20)
+    assert len(np.unique(points, axis=0)) == len(BAD)
     assert fedgrem.huge_data(clean, BAD).X[bad].std() == pytest.approx(1e6, rel=0.1)
     outlier = fedgrem.outlier_data(clean, BAD, variant="script").X[bad]
     assert outlier.mean() == pytest.approx(2.5, abs=0.25)
