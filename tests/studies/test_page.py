@@ -7,6 +7,7 @@ import pytest
 
 from fedkin.studies import catalogue
 from fedkin.studies.book import read_study, write_page
+from fedkin.studies.study import UNEXPLAINED
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -57,6 +58,10 @@ def test_every_entry_has_our_figure(page):
     ]
     assert len(claims(page)) > 400 and not open_
     assert "Not run here" not in page
+
+
+def test_no_row_far_from_what_was_noted_goes_without_a_reason(page):
+    assert UNEXPLAINED not in page and "not traced" not in page
 
 
 def test_every_study_has_its_picture():
