@@ -67,7 +67,9 @@ def unguarded(
     return components
 
 
-def _gradient(X: Floats, y: Floats | None, weights: Floats, components: Floats) -> Fits:
+def _gradient(
+    X: Floats, y: Floats | None, weights: Floats, components: Floats
+) -> tuple[Floats, Floats]:
     """The weights after an E-step, and the mean gradient of the complete log likelihood."""
     from scipy.special import softmax
 
