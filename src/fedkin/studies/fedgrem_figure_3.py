@@ -164,6 +164,7 @@ APART = {
         "Local-GrEM": "our Ward start hardly fails: the error of known labels",
         "Pooled-EM": "a few starts decide; the spread over replications is 2",
         "Pooled-GrEM": FIRST_SITE,
+        "FedGMM": "in some draws the outlier site takes a component over; few draws may miss it",
         "FedGrEM, two sweeps": AS_PRINTED,
         "FedGrEM, exact": "failed starts: at h = 2 the note has 1.46, with thirty restarts 1.30",
         "FedGrEM, adaptive": "refined since: second start, spread of the sites that belong",
