@@ -366,8 +366,8 @@ STUDIES = (
             "Pooled-GrEM for regressions makes 100 steps of .1, which do not arrive. One sweep "
             "gives Table 5's level at h = 0; the rest of its rise with h comes with a spread of .5 "
             "to .8 over replications, ours has .1 to .2, which suggests failed starts. One sweep "
-            "and the pooled fits' starts and steps were picked among several that were tried: agreement "
-            "there is a fit, not independent evidence."
+            "and the pooled fits' starts and steps were picked among several that were tried: "
+            "agreement there is a fit, not independent evidence."
         ),
         one=one,
         figure=draw,
