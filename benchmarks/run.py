@@ -23,6 +23,7 @@ from pathlib import Path
 from benchmarks import machine, scaling
 from benchmarks.measure import THREAD_VARIABLES, Roofline
 from benchmarks.table import Row, markdown, text, write_csv
+from fedkin.clustering.contraction import ANCHORS, LINKAGE_POINTS
 
 HERE = Path(__file__).parent
 PARTS = (
@@ -93,7 +94,8 @@ def in_order(rows: Sequence[Row]) -> list[Row]:
 SCALING_NOTE = (
     "Exponents are fitted over the larger half of the sizes, at least four of them. Convex "
     "clustering proposes merges from a tree of all points while its distances fit in memory "
-    "(6,000 points), then from a tree of a sample of 2,000, which is faster: the curve drops there."
+    f"({LINKAGE_POINTS:,} points), then from a tree of a sample of {ANCHORS:,}, which is faster: "
+    "the curve drops there."
 )
 
 
