@@ -218,5 +218,7 @@ def _studies(module):
 def test_the_command_lists_and_refuses_unknown_names(tmp_path):
     listed = CliRunner().invoke(app, ["study", "list"])
     assert "fmlr-figure-1" in listed.output
+    ray = ["study", "run", "all", "--backend", "ray", "--out", str(tmp_path)]
+    assert "--backend dask" in str(CliRunner().invoke(app, ray).exception)
     refused = CliRunner().invoke(app, ["study", "run", "nothing", "--out", str(tmp_path)])
     assert isinstance(refused.exception, ValueError) and "study list" in str(refused.exception)
