@@ -9,11 +9,15 @@ SOURCE = Path(__file__).parents[1] / "src" / "fedkin"
 
 ROOMS = (
     "__init__",
+    "registry",
+    "arrays",
+    "settings",
     "names",
     "frames",
     "randomness",
     "threads",
     "tables",
+    "durable",
     "federation",
     "protocol",
     "models",

@@ -8,33 +8,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from fedkin.registry import ESTIMATORS
+
 __version__ = "0.1.0"
 
 _HOMES = {
     "Federation": "fedkin.federation",
     "FederationError": "fedkin.frames",
-    "CoKriging": "fedkin.estimators",
-    "FGPR": "fedkin.estimators",
-    "FedAvgNetwork": "fedkin.estimators",
-    "FedAvgPolynomial": "fedkin.estimators",
-    "FMLR": "fedkin.estimators",
-    "FedEM": "fedkin.estimators",
-    "FedGMM": "fedkin.estimators",
-    "FedGrEM": "fedkin.estimators",
-    "LocalEM": "fedkin.estimators",
-    "PooledEM": "fedkin.estimators",
-    "TGMM": "fedkin.estimators",
-    "ClusterOracle": "fedkin.estimators",
-    "IFCA": "fedkin.estimators",
-    "LocalGP": "fedkin.estimators",
-    "PooledGP": "fedkin.estimators",
     "InProcess": "fedkin.engines",
-    "LocalERM": "fedkin.estimators",
-    "NaiveAveraging": "fedkin.estimators",
-    "ODCL": "fedkin.estimators",
-    "OracleAveraging": "fedkin.estimators",
     "Rules": "fedkin.engines",
-    "Standardizer": "fedkin.estimators",
+    **ESTIMATORS,
 }
 
 __all__ = ["__version__", *_HOMES]

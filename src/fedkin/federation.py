@@ -8,7 +8,7 @@ nothing of models.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -16,12 +16,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedkin.arrays import Floats, Indices
 from fedkin.frames import (
     READERS,
     FederationError,
     Finding,
     numeric_column,
     numeric_table,
+    plain_names,
     read_site,
     same_columns,
     target_vector,
@@ -29,9 +31,6 @@ from fedkin.frames import (
 )
 from fedkin.names import canonical_name, name_codes, name_order, site_labels
 from fedkin.randomness import name_keys, row_uniforms, uniforms
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.intp]
 
 # A column whose mean is this many times its spread is close to a second intercept: sums of
 # products hold about 16 digits, and twice these are gone before the spread begins.
@@ -228,6 +227,27 @@ class Federation:
         return cls.from_clients(clients, target or "y")
 
     @classmethod
+    def of_known_sites(
+        cls, X: Floats, sites: NDArray[Any], y: Floats | None = None
+    ) -> tuple[Federation, Indices]:
+        """From rows and the canonical name of the site of each, and where each row then stands."""
+        distinct, codes = np.unique(sites.astype(str), return_inverse=True)
+        order = sorted(range(len(distinct)), key=lambda i: name_order(str(distinct[i])))
+        codes = np.argsort(order)[codes] if len(order) else codes
+        rows = np.argsort(codes, kind="stable")
+        names = tuple(str(distinct[i]) for i in order)
+        made = cls._checked(
+            X[rows],
+            _offsets(np.bincount(codes, minlength=len(names))),
+            names,
+            None if y is None else y[rows],
+            plain_names(X.shape[1]),
+            None if y is None else "y",
+            rows,
+        )
+        return made, np.argsort(rows)
+
+    @classmethod
     def _checked(
         cls,
         X: Floats,
@@ -286,6 +306,10 @@ class Federation:
         """A block of some clients, in the order given."""
         chosen = np.asarray(who, dtype=np.intp)
         return self._rows_of(_ranges(self.offsets[chosen], self.sizes[chosen]), chosen)
+
+    def pooled(self, name: str = "all") -> Federation:
+        """One client that holds all rows."""
+        return replace(self, offsets=np.array([0, len(self.X)]), names=(name,))
 
     def _rows_of(self, rows: Indices, clients: Indices) -> Federation:
         counts = np.bincount(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Indices = NDArray[np.intp]
+from fedkin.arrays import Indices
 
 TWO_SPELLINGS = "two spellings of one site name {!r} (spaces?); make them equal"
 
@@ -118,3 +118,14 @@ def _two_spellings(values: list[Any], texts: list[str]) -> str | None:
             return f"site {text!r} is named by a number in some rows and by text in others; use one"
         return TWO_SPELLINGS.format(text)
     return None
+
+
+def listed(names: Any, shown: int = 10) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(repr(name) for name in names[:shown]) + more
+
+
+def sites_listed(names: Any) -> str:
+    """Names of sites for a sentence."""
+    return f"{len(names)} sites: {listed(names)}" if len(names) > 1 else f"site {listed(names)}"

@@ -24,7 +24,7 @@ GROUPS = make_regression_groups(8, 6, PAPER_COEF[2], random_state=0)
         ({"max_components": "4"}, "max_components must be a whole number"),
         ({"fraction": 0.5}, "fraction is for share='sums'"),
         ({"n_components": 9}, "n_components=9 needs at least as many sites with rows; there are 8"),
-        ({"sigma": 0.0}, "sigma must be positive"),
+        ({"sigma": 0.0}, "sigma must be above 0"),
         ({"fraction": 0.0}, "fraction must be above 0"),
         ({"init": np.ones((2, 5))}, "needs n_components"),
         ({"init": np.ones((2, 3)), "n_components": 2}, r"init has shape \(2, 3\); expected \(2 co"),

@@ -13,6 +13,7 @@ from fedkin.datasets.fgpr import prior_spec
 from fedkin.federation import Federation
 from fedkin.models.kernels import from_spec
 from fedkin.protocol import Algorithm
+from fedkin.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Case:
     start_counts : what a client that missed the start would have sent changes the end
     rounds_setting : the setting that says how many rounds there are
     one_round : there is one round, and who is not heard in it has no part
+    personal : names of arrays of the result that hold one entry per client
     """
 
     name: str
@@ -40,6 +42,15 @@ class Case:
     start_counts: bool = False
     rounds_setting: str = "max_rounds"
     one_round: bool = False
+    personal: tuple[str, ...] = ()
+
+    def chosen(self, **changes: Any) -> Settings:
+        """The settings as engines take them."""
+        return self.algorithm.settings.from_mapping({**self.settings, **changes})
+
+    def chosen_for_pooled(self) -> Settings:
+        """The settings under which identical clients equal pooled ones."""
+        return self.algorithm.settings.from_mapping(self.pooled_settings)
 
     def federation(self, n_clients: int = 7, seed: int = 0) -> Federation:
         return (self.make or ragged_federation)(n_clients, seed)
@@ -358,6 +369,7 @@ CASES = (
             ("cluster_models",),
             variant=variant,
             one_round=True,
+            personal=("models",),
         )
         for variant, labels, aggregate, alone in (
             ("naive averaging", "one", "mean", "one"),

@@ -23,7 +23,7 @@ every_algorithm = pytest.mark.parametrize("case", CASES, ids=str)
 # Algorithms that ask a share of the sites each round; one that asks everybody has no such setting.
 every_sampling_algorithm = pytest.mark.parametrize(
     "case",
-    [case for case in CASES if "fraction" in case.algorithm.defaults and not case.one_round],
+    [case for case in CASES if "fraction" in case.algorithm.settings.defaults() and not case.one_round],
     ids=str,
 )
 every_algorithm_of_one_round = pytest.mark.parametrize(
@@ -37,7 +37,7 @@ ODD = "site-7"
 
 def fit(case: Case, federation: Federation | None = None, seed: int = 3, **engine):
     data = case.federation() if federation is None else federation
-    return InProcess(**engine).run(case.algorithm, case.settings, data, seed)
+    return InProcess(**engine).run(case.algorithm, case.chosen(), data, seed)
 
 
 def assert_same_bits(one, other):
@@ -79,7 +79,7 @@ def test_one_block_equals_many_blocks_equals_one_client_at_a_time(case, block_si
 def test_identical_clients_equal_pooled(case):
     X, y = case.federation().client(2)
     data = Federation.from_clients([(X, y)] * 4)
-    found = InProcess().run(case.algorithm, case.pooled_settings, data, 0).result
+    found = InProcess().run(case.algorithm, case.chosen_for_pooled(), data, 0).result
     pooled = case.pooled(np.tile(X, (4, 1)), np.tile(y, 4))
     for name, expected in pooled.items():
         np.testing.assert_allclose(found[name], expected, rtol=1e-6, atol=1e-7, err_msg=name)
@@ -88,7 +88,7 @@ def test_identical_clients_equal_pooled(case):
 @every_algorithm
 def test_one_client_is_enough(case):
     data = case.federation(1)
-    found = InProcess().run(case.algorithm, case.pooled_settings, data, 0).result
+    found = InProcess().run(case.algorithm, case.chosen_for_pooled(), data, 0).result
     for name, expected in case.pooled(data.X, data.y).items():
         np.testing.assert_allclose(found[name], expected, rtol=1e-6, atol=1e-7, err_msg=name)
 
@@ -116,10 +116,10 @@ def test_without_an_answer_the_fit_is_that_of_the_others(case):
     away = fit(case, data, absent=lambda number, names: [ODD])
     assert [(r.site, r.reason) for r in away.refusals] == [(ODD, Reason.ABSENT)]
     without = fit(case, data.take(others))
-    tolerance = {"rtol": 1e-9, "atol": 1e-9}
-    one, other = away.result["cluster_models"], without.result["cluster_models"]
-    np.testing.assert_allclose(one, other, **tolerance)
-    np.testing.assert_allclose(away.result["models"][others], without.result["models"], **tolerance)
+    assert_close(case, away, without)
+    for name in case.personal:
+        own = away.result[name][others]
+        np.testing.assert_allclose(own, without.result[name], rtol=1e-9, atol=1e-9)
 
 
 @every_algorithm
@@ -199,8 +199,8 @@ BAD = {
 
 def _with_bad_site(case, spoil):
     def spoilt(step):
-        def function(clients, *rest):
-            reply, memory = step.function(clients, *rest)
+        def function(clients, *rest, **fields):
+            reply, memory = step.function(clients, *rest, **fields)
             if ODD in clients.names:
                 assert len(clients) == 1
                 reply = spoil(reply, step.reply)
@@ -217,7 +217,7 @@ def _with_bad_site(case, spoil):
 def test_a_bad_reply_is_refused_with_a_record_and_costs_only_its_site(case, spoil, tmp_path):
     data = case.federation()
     engine = InProcess(block_size=1, ledger=tmp_path)
-    bad = engine.run(_with_bad_site(case, spoil), case.settings, data, 3)
+    bad = engine.run(_with_bad_site(case, spoil), case.chosen(), data, 3)
     assert {r.site for r in bad.refusals} == {ODD}
     assert {r.reason for r in bad.refusals} == {BAD[spoil]}
     assert bad.traffic.refused == len(bad.refusals) == bad.traffic.rounds
@@ -230,8 +230,8 @@ def test_nan_in_one_row_of_a_batched_reply_costs_only_that_client(case):
     """As above, but inside one batched call that serves everybody."""
 
     def spoilt(step):
-        def function(clients, *rest):
-            reply, memory = step.function(clients, *rest)
+        def function(clients, *rest, **fields):
+            reply, memory = step.function(clients, *rest, **fields)
             reply = {name: array.copy() for name, array in reply.items()}
             if ODD in clients.names:
                 reply[next(iter(step.reply))][clients.names.index(ODD)] = np.nan
@@ -241,7 +241,7 @@ def test_nan_in_one_row_of_a_batched_reply_costs_only_that_client(case):
 
     steps = {name: spoilt(step) for name, step in case.algorithm.steps.items()}
     data = case.federation()
-    bad = InProcess().run(replace(case.algorithm, steps=steps), case.settings, data, 3)
+    bad = InProcess().run(replace(case.algorithm, steps=steps), case.chosen(), data, 3)
     assert {(r.site, r.reason) for r in bad.refusals} == {(ODD, Reason.NOT_FINITE)}
     assert_close(case, bad, fit(case, absent=lambda number, names: [ODD]), 0)
 
@@ -249,16 +249,16 @@ def test_nan_in_one_row_of_a_batched_reply_costs_only_that_client(case):
 @every_algorithm
 def test_a_crash_in_a_batched_call_is_traced_to_the_client(case):
     def spoilt(step):
-        def function(clients, *rest):
+        def function(clients, *rest, **fields):
             if ODD in clients.names:
                 raise RuntimeError("patient 17 has value 42")
-            return step.function(clients, *rest)
+            return step.function(clients, *rest, **fields)
 
         return replace(step, function=function)
 
     steps = {name: spoilt(step) for name, step in case.algorithm.steps.items()}
     found = InProcess().run(
-        replace(case.algorithm, steps=steps), case.settings, case.federation(), 3
+        replace(case.algorithm, steps=steps), case.chosen(), case.federation(), 3
     )
     assert {(r.site, r.reason) for r in found.refusals} == {(ODD, Reason.ERROR)}
     assert not any("patient" in str(refusal) for refusal in found.refusals)
@@ -282,8 +282,9 @@ def test_nothing_but_the_declared_fields_leaves_a_client(case, tmp_path):
     lines = ledger.lines()
     assert lines
     for line in lines:
-        schema = case.algorithm.steps[line["step"]].reply
-        assert set(line["fields"]) <= set(schema)
+        step = case.algorithm.steps[line["step"]]
+        schema = {**step.reply, **step.optional}
+        assert set(step.reply) <= set(line["fields"]) <= set(schema)
         assert all(isinstance(schema[name], Field) and schema[name].meaning for name in schema)
         for array in ledger.values(line).values():
             assert not np.isin(array, raw).any(), "a raw value left a site"
@@ -306,15 +307,15 @@ def test_sites_see_no_setting_that_is_not_theirs(case):
     seen = set()
 
     def watched(step):
-        def function(clients, cache, settings, *rest):
-            seen.update(settings)
-            return step.function(clients, cache, settings, *rest)
+        def function(clients, cache, settings, *rest, **fields):
+            seen.update(settings.to_mapping())
+            return step.function(clients, cache, settings, *rest, **fields)
 
         return replace(step, function=function)
 
     steps = {name: watched(step) for name, step in case.algorithm.steps.items()}
-    InProcess().run(replace(case.algorithm, steps=steps), case.settings, case.federation(), 3)
-    assert seen == set(case.algorithm.client_settings)
+    InProcess().run(replace(case.algorithm, steps=steps), case.chosen(), case.federation(), 3)
+    assert seen == set(case.algorithm.settings.seen_at_sites())
 
 
 @every_algorithm
@@ -329,10 +330,10 @@ def test_a_site_may_demand_more_rows_than_the_schema(case):
 
 @every_algorithm
 def test_traffic_counts_every_byte(case, tmp_path):
-    outcome = fit(case, ledger=tmp_path)
+    run = fit(case, ledger=tmp_path)
     account = Ledger(tmp_path).account()
-    assert {n: row["bytes"] for n, row in account.items()} == outcome.traffic.bytes_up_by_field
-    assert outcome.traffic.messages_up == outcome.traffic.rounds * 7
+    assert {n: row["bytes"] for n, row in account.items()} == run.traffic.bytes_up_by_field
+    assert run.traffic.messages_up == run.traffic.rounds * 7
 
 
 # ------------------------------------------------------------------ journal
@@ -387,7 +388,7 @@ def die(number, names):
         os.kill(os.getpid(), signal.SIGKILL)
     return []
 InProcess(journal={str(tmp_path)!r}, absent=die).run(
-    case.algorithm, case.settings, case.federation(), 3)
+    case.algorithm, case.chosen(), case.federation(), 3)
 """
     ended = subprocess.run([sys.executable, "-c", script], cwd=os.getcwd(), timeout=120)
     assert ended.returncode == -signal.SIGKILL
@@ -402,10 +403,10 @@ def test_a_lost_reply_is_the_same_bits_as_skipping_the_round(case):
     n_calls, lost_round = 0, min(3, fit(case).traffic.rounds)
 
     def lossy(step):
-        def function(clients, *rest):
+        def function(clients, *rest, **fields):
             nonlocal n_calls
             n_calls += 1
-            reply, memory = step.function(clients, *rest)
+            reply, memory = step.function(clients, *rest, **fields)
             if n_calls == lost_round:
                 reply = {name: array.copy() for name, array in reply.items()}
                 reply[next(iter(step.reply))][clients.names.index(ODD)] = np.nan
@@ -415,7 +416,7 @@ def test_a_lost_reply_is_the_same_bits_as_skipping_the_round(case):
 
     steps = {name: lossy(step) for name, step in case.algorithm.steps.items()}
     lost = InProcess().run(
-        replace(case.algorithm, steps=steps), case.settings, case.federation(), 3
+        replace(case.algorithm, steps=steps), case.chosen(), case.federation(), 3
     )
     skipped = fit(case, absent=lambda number, names: [ODD] if number == lost_round else [])
     assert [r.round for r in lost.refusals] == [r.round for r in skipped.refusals] == [lost_round]
@@ -439,10 +440,11 @@ def test_another_run_in_the_same_folder_is_refused(case, tmp_path):
 @every_sampling_algorithm
 def test_a_fraction_of_clients_is_asked_each_round(case, tmp_path):
     """Exactly as many rounds ask the share as are allowed; starts and last rounds ask everybody."""
-    settings = {**case.settings, "fraction": 0.5, case.rounds_setting: 6}
-    if "tol" in case.algorithm.defaults:
-        settings["tol"] = -1.0  # never settled: no round is saved
-    outcome = InProcess(journal=tmp_path).run(case.algorithm, settings, case.federation(), 3)
-    asked = [len(Journal(tmp_path).read(k).asked) for k in range(1, outcome.traffic.rounds + 1)]
+    changes = {"fraction": 0.5, case.rounds_setting: 6}
+    if "tol" in case.algorithm.settings.defaults():
+        changes["tol"] = -1.0  # never settled: no round is saved
+    settings = case.chosen(**changes)
+    run = InProcess(journal=tmp_path).run(case.algorithm, settings, case.federation(), 3)
+    asked = [len(Journal(tmp_path).read(k).asked) for k in range(1, run.traffic.rounds + 1)]
     assert asked.count(round(0.5 * 7)) == 6 and set(asked) <= {round(0.5 * 7), 7}
-    assert all(np.isfinite(outcome.result[name]).all() for name in case.shared)
+    assert all(np.isfinite(run.result[name]).all() for name in case.shared)

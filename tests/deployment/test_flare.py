@@ -49,12 +49,12 @@ def deployment(tmp_path_factory):
 
 
 def in_process(case, **engine):
-    return InProcess(block_size=1, **engine).run(case.algorithm, case.settings, three_sites(), 3)
+    return InProcess(block_size=1, **engine).run(case.algorithm, case.chosen(), three_sites(), 3)
 
 
 def on_flare(case, deployment, settings=None, **engine):
     return Flare(deployment, timeout=100.0, **engine).run(
-        case.algorithm, settings or case.settings, seed=3
+        case.algorithm, settings or case.chosen(), seed=3
     )
 
 
@@ -205,7 +205,7 @@ def test_sites_see_their_settings_only(deployment):
     for path in settings:
         seen = json.loads(path.read_text())
         assert set(seen) == {"run", "algorithm", "seed", "settings", "features"}
-        allowed = set(algorithm(seen["algorithm"]).client_settings)
+        allowed = set(algorithm(seen["algorithm"]).settings.seen_at_sites())
         assert set(seen["settings"]) <= allowed
 
 

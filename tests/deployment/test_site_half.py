@@ -1,11 +1,13 @@
 """Commit on acknowledgement, without an engine: a link that loses what it is told to lose."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fedkin.engines import InProcess, Rules, drive
 from fedkin.engines.site import SiteHalf, site_memory
-from fedkin.protocol import Reason, Roster
+from fedkin.protocol import Ask, Fault, Reason, Roster
 from tests.conformance.cases import CASES, ragged_federation
 from tests.conformance.test_battery import assert_same_bits
 
@@ -20,7 +22,7 @@ class LossyLink:
     """Real site halves; `fate(round, site)` is "lost" (answered, never arrived), "crash" (answered,
     then the site restarts), "silent" (never asked) or None."""
 
-    sizes, least_rows, last_error = None, 0, None
+    gated, last_error = False, None
 
     def __init__(self, case, data, folder, fate=lambda number, site: None, seed=3):
         self.case, self.data, self.folder, self.fate, self.seed = case, data, folder, fate, seed
@@ -29,7 +31,7 @@ class LossyLink:
 
     def half(self, k):
         if k not in self.halves:
-            settings = self.case.algorithm.completed(self.case.settings)
+            settings = self.case.chosen().for_sites()
             self.halves[k] = SiteHalf(
                 self.case.algorithm,
                 settings,
@@ -45,14 +47,13 @@ class LossyLink:
         for k in map(int, asked):
             fate = self.fate(number, self.data.names[k])
             if fate == "silent":
-                failed[k] = (Reason.ABSENT, "")
+                failed[k] = Fault(Reason.ABSENT)
                 continue
             personal = {name: array[k : k + 1] for name, array in ask.personal.items()}
-            answer = self.half(k).answer(
-                number, ask.step, self.acknowledged[k], ask.common, personal
-            )
+            own = replace(ask, personal=personal)
+            answer = self.half(k).answer(number, own, self.acknowledged[k])
             if fate == "lost":
-                failed[k] = (Reason.ABSENT, "")
+                failed[k] = Fault(Reason.ABSENT)
                 continue
             if fate == "crash":
                 del self.halves[k]
@@ -75,7 +76,7 @@ class LossyLink:
 
 def long_settings(case):
     longer = {} if case.one_round else {case.rounds_setting: 25}
-    return case.algorithm.completed({**case.settings, **longer})
+    return case.chosen(**longer)
 
 
 def run(case, folder, fate=lambda number, site: None):
@@ -118,7 +119,7 @@ def test_a_site_that_restarts_after_any_reply_remembers(case, tmp_path):
 def test_a_repeated_question_gets_the_same_answer(case, tmp_path):
     data = case.federation()
     link = LossyLink(case, data, tmp_path)
-    program = case.algorithm.program(Roster(data.names, 3), case.algorithm.completed(case.settings))
+    program = case.algorithm.program(Roster(data.names, 3), case.chosen())
     ask = next(program)
     once, _ = link.exchange(1, ask, np.arange(len(data)))
     again, _ = link.exchange(1, ask, np.arange(len(data)))
@@ -131,12 +132,12 @@ def test_a_repeated_question_gets_the_same_answer(case, tmp_path):
 def test_a_site_withholds_and_writes_down_what_may_not_leave(tmp_path):
     case, data = case_of("fmlr"), ragged_federation()
     k = int(np.argmin(data.sizes))
-    settings = case.algorithm.completed(case.settings)
+    settings = case.chosen().for_sites()
     half = SiteHalf(
         case.algorithm, settings, data.take([k]), 3, "run", tmp_path, least_rows=data.sizes[k] + 1
     )
-    answer = half.answer(1, "outcome", 0, {}, {})
-    assert not answer.arrays and answer.fault == (Reason.FEW_ROWS, "outcome")
+    answer = half.answer(1, Ask("target"), 0)
+    assert not answer.arrays and answer.fault == Fault(Reason.FEW_ROWS, "target")
     assert half.ledger.lines()[0]["withheld"] == "FEW_ROWS"
     assert half.ledger.account() == {}
 
@@ -146,20 +147,20 @@ def test_a_site_withholds_and_writes_down_what_may_not_leave(tmp_path):
 )
 def test_a_question_that_breaks_the_contract_gets_one_word(step, common, tmp_path):
     case, data = case_of("fmlr"), ragged_federation()
-    settings = case.algorithm.completed(case.settings)
+    settings = case.chosen().for_sites()
     half = SiteHalf(case.algorithm, settings, data.take([0]), 3, "run", tmp_path)
-    assert half.answer(1, step, 0, common, {}).fault == (Reason.ERROR, "")
+    assert half.answer(1, Ask(step, common), 0).fault == Fault(Reason.ERROR)
 
 
 def stateful_half(tmp_path):
     case, data = case_of("consensus_lasso"), ragged_federation()
-    settings = case.algorithm.completed(case.settings)
+    settings = case.chosen().for_sites()
     return SiteHalf(case.algorithm, settings, data.take([0]), 3, "run", tmp_path)
 
 
 def agree(half, number, acknowledged, value=0.1):
     coef, rho = {"coef": np.full(3, value)}, {"rho": np.full(1, 5.0)}
-    return half.answer(number, "agree", acknowledged, coef, rho)
+    return half.answer(number, Ask("agree", coef, rho), acknowledged)
 
 
 def test_a_memory_ahead_of_the_server_is_noticed(tmp_path):
@@ -167,7 +168,7 @@ def test_a_memory_ahead_of_the_server_is_noticed(tmp_path):
     for number in (1, 2, 3):
         assert agree(half, number, number - 1).fault is None
     restarted = stateful_half(tmp_path)
-    assert agree(restarted, 2, 1).fault == (Reason.MEMORY, "")
+    assert agree(restarted, 2, 1).fault == Fault(Reason.MEMORY)
     assert agree(stateful_half(tmp_path), 4, 2).fault is None
 
 
@@ -183,7 +184,7 @@ def test_an_old_question_behind_a_newer_one_changes_nothing(tmp_path):
     half = stateful_half(tmp_path)
     agree(half, 2, 0)
     agree(half, 4, 2)
-    assert agree(half, 3, 2).fault == (Reason.LATE, "")
+    assert agree(half, 3, 2).fault == Fault(Reason.LATE)
     steady = stateful_half(tmp_path / "steady")
     agree(steady, 2, 0)
     agree(steady, 4, 2)
@@ -195,7 +196,7 @@ def test_damaged_memory_travels_as_a_word(tmp_path):
     half = stateful_half(tmp_path)
     agree(half, 1, 0)
     half.memory.offered.write_bytes(b"not a memory")
-    assert agree(half, 2, 1).fault == (Reason.ERROR, "")
+    assert agree(half, 2, 1).fault == Fault(Reason.ERROR)
 
 
 def test_the_last_memory_counts_when_the_run_has_ended(tmp_path):
@@ -209,7 +210,7 @@ def test_the_last_memory_counts_when_the_run_has_ended(tmp_path):
 @pytest.mark.parametrize("name", ["../outside", "a/b", "", ".hidden", "ledger"])
 def test_a_run_cannot_be_named_into_another_folder(name, tmp_path):
     case, data = case_of("consensus_lasso"), ragged_federation()
-    settings = case.algorithm.completed(case.settings)
+    settings = case.chosen().for_sites()
     with pytest.raises(ValueError, match="cannot be the name of a run"):
         SiteHalf(case.algorithm, settings, data.take([0]), 3, name, tmp_path / "state")
     assert not (tmp_path / "outside").exists()

@@ -9,8 +9,9 @@ from scipy.stats import norm
 from sklearn.base import clone
 
 from fedkin import FMLR, Federation
-from fedkin.algorithms import algorithm, fmlr_starts
-from fedkin.algorithms.fmlr_sources import AtServer
+from fedkin.algorithms import fmlr_starts
+from fedkin.algorithms.fmlr import FMLR as fmlr
+from fedkin.algorithms.fmlr_expectation import AtServer
 from fedkin.datasets import contaminate_sites, make_regression_groups
 from fedkin.datasets.fmlr import PAPER_COEF
 from fedkin.engines import InProcess
@@ -200,7 +201,7 @@ def test_the_likelihood_never_decreases(seed, n_components, robust, fit_intercep
     clients = ragged(seed, sizes, d=2)
     settings = {"n_components": n_components, "robust": robust, "fit_intercept": fit_intercept}
     settings |= {"n_restarts": 3, "init": "random", "max_rounds": 60}
-    history = InProcess().run(algorithm("fmlr"), settings, clients, seed).result["history_loglik"]
+    history = InProcess().run(fmlr, fmlr.settings(**settings), clients, seed).result["history_loglik"]
     steps = np.diff(history)
     assert (steps >= -1e-8 * np.abs(history[1:])).all()
 
@@ -434,8 +435,7 @@ def test_a_wild_site_has_no_part_in_the_eigenspace_of_the_start():
     upper = np.triu_indices(6)
     statistics[3, :-1][upper[1] == 5] *= 1e12
     statistics[3, -2] *= 1e12
-    fmlr = algorithm("fmlr")
-    settings = fmlr.completed({"robust": True, "init": "spectral", "fit_intercept": False})
+    settings = fmlr.settings(robust=True, init="spectral", fit_intercept=False)
     roster = Roster(groups.federation.names)
     source = AtServer(roster, settings, np.random.default_rng(0))
     program = source.open()
@@ -460,7 +460,7 @@ def test_a_spectral_start_is_not_drawn_away_by_a_wild_site(share):
 def test_given_coefficients_without_intercept_start_with_a_zero_one():
     groups = make_regression_groups(30, 6, PAPER_COEF[2], random_state=0)
     settings = {"n_components": 2, "init": groups.coef}
-    plain = InProcess().run(algorithm("fmlr"), settings, groups.federation, 0).result
+    plain = InProcess().run(fmlr, fmlr.settings(**settings), groups.federation, 0).result
     settings["init"] = np.c_[groups.coef, [0, 0]]
-    padded = InProcess().run(algorithm("fmlr"), settings, groups.federation, 0).result
+    padded = InProcess().run(fmlr, fmlr.settings(**settings), groups.federation, 0).result
     np.testing.assert_array_equal(plain["coef"], padded["coef"])

@@ -312,7 +312,7 @@ def test_a_site_that_claims_no_rows_is_not_divided_by(robust):
     steps = dict(STANDARDIZER.steps)
     steps["moments"] = replace(steps["moments"], function=lying)
     data = Federation.from_clients(alike_sites(5, 30))
-    settings = {"robust": robust}
+    settings = STANDARDIZER.settings(robust=robust)
     found = InProcess().run(replace(STANDARDIZER, steps=steps), settings, data, 0).result
     honest = data.take([0, 2, 3, 4])
     expected = InProcess().run(STANDARDIZER, settings, honest, 0).result

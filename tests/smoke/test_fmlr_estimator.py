@@ -240,7 +240,7 @@ def test_a_federation_is_scored_by_its_own_outcome():
     y[:2] = np.nan
     with pytest.raises(ValueError, match="2 of 10 values missing"):
         model.score(data.X, y, sites)
-    with pytest.raises(ValueError, match="score needs the outcome"):
+    with pytest.raises(ValueError, match="score needs the target"):
         model.score(data.X, groups=sites)
 
 

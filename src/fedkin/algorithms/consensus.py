@@ -17,13 +17,42 @@ contribution, so that the fixed point is the same whoever is late.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-from fedkin.protocol import Algorithm, Ask, Field, Program, Roster, Settings, Step
+from fedkin.arrays import Array, Floats
+from fedkin.protocol import (
+    Algorithm,
+    Ask,
+    Field,
+    LastReplies,
+    Program,
+    Result,
+    Roster,
+    Step,
+    over_roster,
+)
+from fedkin.settings import FRACTION, Number, Settings, Whole, setting
 
-DEFAULTS: dict[str, Any] = {"alpha": 1.0, "max_rounds": 500, "tol": 1e-8, "fraction": 1.0}
+
+class ConsensusSettings(Settings):
+    """What can be set: the penalty, when to stop, and the share of the sites asked a round."""
+
+    alpha: float = setting(1.0, Number(least=0.0))
+    max_rounds: int = setting(500, Whole())
+    tol: float = setting(1e-8, Number())
+    fraction: float = setting(1.0, FRACTION)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ConsensusResult(Result):
+    """Coefficients (d,), and by how much they moved in each round."""
+
+    coef: Floats
+    history_change: Floats
+    converged: Array
+
 
 # ------------------------------------------------------------------ what leaves a client
 
@@ -69,34 +98,27 @@ def _agree(clients, cache, settings, common, personal, memory, keys):
 # ------------------------------------------------------------------ server program
 
 
-def program(roster: Roster, settings: Settings) -> Program:
+def program(roster: Roster, settings: ConsensusSettings) -> Program:
     """Ask, average with the personal weights, threshold; until nobody moves."""
     replies = yield Ask("describe", note="sizes")
-    rows = np.zeros(len(roster))
-    rows[replies.clients] = replies["rows"]
+    rows = over_roster(replies["rows"], replies.clients, len(roster), missing=0.0)
     rho = np.where(rows > 0, rows, 1.0)
     coef = np.zeros(int(np.median(replies["features"])))
-    contribution = np.zeros((len(roster), len(coef)))
-    heard = np.zeros(len(roster), dtype=bool)
+    last = LastReplies(len(roster))
     history, converged = [], False
-    for _ in range(settings["max_rounds"]):
-        replies = yield Ask("agree", {"coef": coef}, {"rho": rho}, fraction=settings["fraction"])
-        contribution[replies.clients] = replies["contribution"]
-        heard[replies.clients] = True
-        weight = np.where(heard, rho, 0.0)
-        mean = weight @ contribution / weight.sum()
-        new = soft_threshold(mean, settings["alpha"] / weight.sum())
+    for _ in range(settings.max_rounds):
+        replies = yield Ask("agree", {"coef": coef}, {"rho": rho}, fraction=settings.fraction)
+        last.hear(replies, "contribution")
+        weight = np.where(last.heard, rho, 0.0)
+        mean = weight @ last["contribution"] / weight.sum()
+        new = soft_threshold(mean, settings.alpha / weight.sum())
         change = max(np.linalg.norm(new - coef), replies["moved"].max())
         history.append(change)
         coef = new
-        converged = change <= settings["tol"] * (1 + np.linalg.norm(coef))
+        converged = change <= settings.tol * (1 + np.linalg.norm(coef))
         if converged:
             break
-    return {
-        "coef": coef,
-        "history_change": np.array(history),
-        "converged": np.array(converged),
-    }
+    return ConsensusResult(coef=coef, history_change=np.array(history), converged=converged)
 
 
 def soft_threshold(values, threshold):
@@ -106,9 +128,10 @@ def soft_threshold(values, threshold):
 
 CONSENSUS_LASSO = Algorithm(
     name="consensus_lasso",
+    settings=ConsensusSettings,
     prepare=prepare,
     program=program,
-    defaults=DEFAULTS,
+    result=ConsensusResult,
     steps={
         "describe": Step(_describe, {"rows": ROWS, "features": FEATURES}),
         "agree": Step(

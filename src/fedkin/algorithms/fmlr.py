@@ -27,10 +27,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedkin.algorithms import fmlr_starts as starts
-from fedkin.algorithms.fmlr_sources import (
+from fedkin.algorithms.fmlr_expectation import (
     NOBODY_POSSIBLE,
     AtServer,
     AtSites,
@@ -39,6 +38,8 @@ from fedkin.algorithms.fmlr_sources import (
     pack_noise,
     unpack_noise,
 )
+from fedkin.algorithms.fmlr_result import FmlrResult
+from fedkin.arrays import Array, Arrays, Floats
 from fedkin.federation import Federation
 from fedkin.models.grouped_regression import (
     IDENTIFIED_CLIENTS,
@@ -50,44 +51,53 @@ from fedkin.models.grouped_regression import (
     noise_density,
     responsibilities,
 )
-from fedkin.models.least_squares import (
-    n_coefficients,
-    packed_statistics,
-)
-from fedkin.protocol import (
-    Algorithm,
-    Array,
-    Arrays,
-    Field,
-    Program,
-    Result,
-    Roster,
-    Settings,
-    Step,
-)
+from fedkin.models.least_squares import n_coefficients, packed_statistics
+from fedkin.protocol import Algorithm, Field, Program, Roster, Step
+from fedkin.settings import FRACTION, Flag, Number, Settings, Start, Whole, one_of, setting
 
-Floats = NDArray[np.float64]
 
-DEFAULTS: dict[str, Any] = {
-    "n_components": None,
-    "max_components": 8,
-    "share": "statistics",
-    "fit_intercept": True,
-    "init": "auto",
-    "n_restarts": 10,
-    "sigma": None,
-    "weights": None,
-    "robust": False,
-    "max_rounds": 500,
-    "tol": 1e-6,
-    "fraction": 1.0,
-}
+class FmlrSettings(Settings):
+    """What can be set; `fedkin.FMLR` says what each does."""
+
+    n_components: int | None = setting(None, Whole(or_none=True))
+    share: str = setting("statistics", one_of("statistics", "sums"))
+    init: Any = setting("auto", Start(("auto", "ridge", "spectral", "random"), least_axes=2))
+    n_restarts: int = setting(10, Whole())
+    max_components: int = setting(8, Whole())
+    sigma: float | None = setting(None, Number(above=0.0, or_none=True))
+    weights: str | None = setting(None, one_of(None, "uniform"))
+    robust: bool = setting(False, Flag())
+    fit_intercept: bool = setting(True, Flag(), at_site=True)
+    max_rounds: int = setting(500, Whole())
+    tol: float = setting(1e-6, Number())
+    fraction: float = setting(1.0, FRACTION)
+
+    @property
+    def given_start(self) -> Floats | None:
+        """Coefficients to start from, (K, d); None if the fit finds its own."""
+        return None if isinstance(self.init, str) else self.init
+
+    def check_together(self) -> None:
+        """Complain about values that do not go together."""
+        if self.share == "sums" and isinstance(self.init, str) and self.init == "ridge":
+            raise ValueError(
+                "init='ridge' needs every site's own fit; with share='sums' use 'random', "
+                "'spectral' or an array"
+            )
+        if self.given_start is not None and self.n_components is None:
+            raise ValueError("init given as an array needs n_components")
+        if self.fraction < 1 and self.share == "statistics":
+            raise ValueError(
+                "fraction is for share='sums'; with share='statistics' there is one round, in "
+                "which every site is asked"
+            )
+
 
 # ------------------------------------------------------------------ what leaves a client
 
-STATISTICS = Field(("q",), "sums over the site's rows of products of features and outcome, and n")
+STATISTICS = Field(("q",), "sums over the site's rows of products of features and target, and n")
 MOMENTS = Field(("u",), "unbiased estimate of coef coef', from products of pairs of rows")
-OUTCOME = Field((4,), "number of rows, sum and sum of squares of the outcome, number of coefs")
+TARGET = Field((4,), "number of rows, sum and sum of squares of the target, number of coefs")
 SUMS = Field(
     ("restarts", "groups", "q"),
     "the statistics times the site's responsibility for each group; added over the groups they "
@@ -101,7 +111,7 @@ ROWS = Field((), "number of rows")
 COEF = Field(("restarts", "components", "d"), "coefficients of each component")
 SIGMA = Field(("restarts",), "noise, a standard deviation")
 WEIGHTS = Field(("restarts", "groups"), "mixing proportions")
-LIMIT = Field((), "sites whose outcome has a larger mean square stay out of the start")
+LIMIT = Field((), "sites whose target has a larger mean square stay out of the start")
 NOISE = Field(("slots",), "coefficients and variance of the noise group; empty if there is none")
 
 
@@ -118,11 +128,11 @@ class Cache(NamedTuple):
         return Cache(np.ascontiguousarray(self.statistics[:, who]))
 
 
-def prepare(clients: Federation, settings: Settings) -> Cache:
+def prepare(clients: Federation, settings: FmlrSettings) -> Cache:
     """Reduce every client to its statistics."""
     if clients.y is None:
         raise ValueError("FMLR needs a target y at every site")
-    return Cache(packed_statistics(clients, settings["fit_intercept"]))
+    return Cache(packed_statistics(clients, settings.fit_intercept))
 
 
 def _statistics(clients, cache, settings, common, personal, memory, keys):
@@ -130,7 +140,7 @@ def _statistics(clients, cache, settings, common, personal, memory, keys):
 
 
 def _moments(clients, cache, settings, common, personal, memory, keys):
-    moments = starts.pair_moments(clients, settings["fit_intercept"])
+    moments = starts.pair_moments(clients, settings.fit_intercept)
     return {"moments": moments * _plain(cache, common)[:, None]}, memory
 
 
@@ -139,11 +149,11 @@ def _statistics_and_moments(*arguments):
     return {**first, **_moments(*arguments)[0]}, memory
 
 
-def _outcome(clients, cache, settings, common, personal, memory, keys):
+def _target(clients, cache, settings, common, personal, memory, keys):
     total = np.bincount(clients.owner, clients.y, minlength=len(clients))
     n, square = cache.statistics[-1], cache.statistics[-2]
     n_coef = np.full_like(n, n_coefficients(len(cache.statistics)))
-    return {"outcome": np.stack([n, total, square, n_coef], axis=1)}, memory
+    return {"target": np.stack([n, total, square, n_coef], axis=1)}, memory
 
 
 def _random_sums(clients, cache, settings, common, personal, memory, keys):
@@ -182,7 +192,7 @@ def _posterior(cache: Cache, common: Arrays) -> tuple[Floats, Floats]:
 
 
 def _plain(cache: Cache, common: Arrays) -> Floats:
-    """1 for clients whose mean square of the outcome is within the limit, else 0, (m,)."""
+    """1 for clients whose mean square of the target is within the limit, else 0, (m,)."""
     n, square = cache.statistics[-1], cache.statistics[-2]
     return (square <= common["limit"] * np.maximum(n, 1.0)).astype(np.float64)
 
@@ -190,15 +200,15 @@ def _plain(cache: Cache, common: Arrays) -> Floats:
 # ------------------------------------------------------------------ server program
 
 
-def program(roster: Roster, settings: Settings) -> Program:
+def program(roster: Roster, settings: FmlrSettings) -> Program:
     """Choose K if it is open, fit, and tell every site its group."""
     rng = np.random.default_rng([roster.seed, 0xF31A])
-    source = (AtServer if settings["share"] == "statistics" else AtSites)(roster, settings, rng)
+    source = (AtServer if settings.share == "statistics" else AtSites)(roster, settings, rng)
     yield from source.open()
     if not source.n_sites:
         raise ValueError(NOBODY_POSSIBLE)
-    most = min(settings["max_components"], source.n_sites)
-    wanted = settings["n_components"]
+    most = min(settings.max_components, source.n_sites)
+    wanted = settings.n_components
     candidates = range(1, most + 1) if wanted is None else [wanted]
     fits: list[_Fit] = []
     for n_components in candidates:
@@ -206,7 +216,7 @@ def program(roster: Roster, settings: Settings) -> Program:
     curve = np.array([fit.criterion(source.n_rows) for fit in fits])
     chosen = int(np.argmin(curve[:, 2]))
     best = fits[chosen]
-    if isinstance(settings["init"], str):
+    if settings.given_start is None:
         best = _by_weight(best)
     sites = yield from source.settle(best.parameters)
     return _result(best, curve, chosen, source, sites)
@@ -229,7 +239,7 @@ class _Fit(NamedTuple):
         return self.parameters.coef.shape[1], loglik, bic
 
 
-def _fit(source: AtServer | AtSites, n_components: int, settings: Settings) -> Server:
+def _fit(source: AtServer | AtSites, n_components: int, settings: FmlrSettings) -> Server:
     """EM from every start side by side; the likeliest end."""
     parameters = yield from _start(source, n_components, settings)
     source.begin()
@@ -239,8 +249,8 @@ def _fit(source: AtServer | AtSites, n_components: int, settings: Settings) -> S
     best = int(np.nanargmax(per_row))
     final = Parameters(*(part[best : best + 1] for part in parameters))
     d = final.coef.shape[-1]
-    free = n_components * d + (settings["sigma"] is None)
-    free += final.weights.shape[1] - 1 if settings["weights"] is None else 0
+    free = n_components * d + (settings.sigma is None)
+    free += final.weights.shape[1] - 1 if settings.weights is None else 0
     return _Fit(
         final,
         totals.counts[best],
@@ -257,7 +267,7 @@ def _per_row(totals: Totals) -> Floats:
     return per_row
 
 
-def _improve(source: AtServer | AtSites, parameters: Parameters, settings: Settings) -> Server:
+def _improve(source: AtServer | AtSites, parameters: Parameters, settings: FmlrSettings) -> Server:
     """EM steps until no restart moves; restarts that have settled are not computed again.
 
     A restart has settled when it has not moved since the oldest reply that it rests on.
@@ -265,14 +275,14 @@ def _improve(source: AtServer | AtSites, parameters: Parameters, settings: Setti
     n_restarts = len(parameters.coef)
     active, calm = np.arange(n_restarts), np.zeros(n_restarts, dtype=np.intp)
     history = []
-    for _ in range(settings["max_rounds"]):
+    for _ in range(settings.max_rounds):
         current = Parameters(*(part[active] for part in parameters))
-        totals = yield from source.expect(current, active, settings["fraction"])
-        new = maximise(totals, current, settings["sigma"] is None, settings["weights"] is None)
+        totals = yield from source.expect(current, active, settings.fraction)
+        new = maximise(totals, current, settings.sigma is None, settings.weights is None)
         for whole, part in zip(parameters, new):
             whole[active] = part
         history.append((active, _per_row(totals) * source.n_rows))
-        moved = largest_change(new, current) > settings["tol"]
+        moved = largest_change(new, current) > settings.tol
         calm[active] = np.where(moved, 0, calm[active] + 1)
         active = active[calm[active] <= source.oldest]
         if not len(active):
@@ -280,20 +290,20 @@ def _improve(source: AtServer | AtSites, parameters: Parameters, settings: Setti
     return parameters, history, ~np.isin(np.arange(n_restarts), active)
 
 
-def _start(source: AtServer | AtSites, n_components: int, settings: Settings) -> Server:
+def _start(source: AtServer | AtSites, n_components: int, settings: FmlrSettings) -> Server:
     """Coefficients of all restarts, a first guess of the noise, equal proportions.
 
-    From scratch the noise starts at the scale of the outcome, which acts like annealing; from
+    From scratch the noise starts at the scale of the target, which acts like annealing; from
     given coefficients it starts at what they leave unexplained at the median site.
     """
-    init = settings["init"]
-    if isinstance(init, str) and n_components == 1:
+    given = settings.given_start
+    if given is None and n_components == 1:
         coef = yield from source.starts(1, "random", 1)  # one regression: pooled least squares
-    elif isinstance(init, str):
-        coef = yield from source.starts(n_components, init, settings["n_restarts"])
+    elif given is None:
+        coef = yield from source.starts(n_components, settings.init, settings.n_restarts)
     else:
-        coef = np.array(init, dtype=np.float64, ndmin=2)[None]
-        if settings["fit_intercept"] and coef.shape[-1] == source.n_coefficients - 1:
+        coef = given[None]
+        if settings.fit_intercept and coef.shape[-1] == source.n_coefficients - 1:
             coef = np.concatenate([coef, np.zeros((*coef.shape[:-1], 1))], axis=-1)
         if coef.shape[1:] != (n_components, source.n_coefficients):
             raise ValueError(
@@ -301,8 +311,8 @@ def _start(source: AtServer | AtSites, n_components: int, settings: Settings) ->
                 f"{source.n_coefficients} coefficients with the intercept last)"
             )
     n_groups = n_components + (source.noise is not None)
-    sigma = settings["sigma"]
-    if sigma is None and isinstance(init, str):
+    sigma = settings.sigma
+    if sigma is None and given is None:
         sigma = source.scale
     elif sigma is None:
         sigma = np.sqrt((yield from source.residual(coef))) or source.scale
@@ -321,37 +331,33 @@ def _by_weight(fit: _Fit) -> _Fit:
 
 def _result(
     best: _Fit, curve: Floats, chosen: int, source: AtServer | AtSites, sites: Sites
-) -> Result:
+) -> FmlrResult:
     parameters = best.parameters
-    n_components = parameters.coef.shape[1]
-    weights = parameters.weights[0]
-    result = {
-        "coef": parameters.coef[0],
-        "sigma": parameters.sigma[0],
-        "weights": weights,
-        "noise": pack_noise(source.noise),
-        "identified": best.counts[:n_components] >= IDENTIFIED_CLIENTS,
-        "loglik": curve[chosen, 1],
-        "converged": np.bool_(best.converged),
-        "history_loglik": best.history,
-        "curve": curve,
-        "site_loglik": sites.loglik,
-        "site_rows": sites.rows,
-        "implausible": source.implausible,
-    }
-    if sites.responsibilities is not None:
-        result["responsibilities"] = sites.responsibilities
-    return {name: np.asarray(array) for name, array in result.items()}
+    return FmlrResult(
+        coef=parameters.coef[0],
+        sigma=parameters.sigma[0],
+        weights=parameters.weights[0],
+        noise=pack_noise(source.noise),
+        identified=best.counts[: parameters.coef.shape[1]] >= IDENTIFIED_CLIENTS,
+        loglik=curve[chosen, 1],
+        converged=np.bool_(best.converged),
+        history_loglik=best.history,
+        curve=curve,
+        site_loglik=sites.loglik,
+        site_rows=sites.rows,
+        implausible=source.implausible,
+        responsibilities=sites.responsibilities,
+    )
 
 
 _PARAMETERS = {"coef": COEF, "sigma": SIGMA, "weights": WEIGHTS, "noise": NOISE}
 
 FMLR = Algorithm(
     name="fmlr",
+    settings=FmlrSettings,
     prepare=prepare,
     program=program,
-    defaults=DEFAULTS,
-    client_settings=("fit_intercept",),
+    result=FmlrResult,
     steps={
         "statistics": Step(_statistics, {"statistics": STATISTICS}),
         "statistics_and_moments": Step(
@@ -360,7 +366,7 @@ FMLR = Algorithm(
             {"limit": LIMIT},
         ),
         "moments": Step(_moments, {"moments": MOMENTS}, {"limit": LIMIT}),
-        "outcome": Step(_outcome, {"outcome": OUTCOME}),
+        "target": Step(_target, {"target": TARGET}),
         "random_sums": Step(_random_sums, {"sums": SUMS}, {"weights": WEIGHTS, "limit": LIMIT}),
         "weighted_sums": Step(
             _weighted_sums, {"sums": SUMS, "counts": COUNTS, "loglik": LOGLIK}, _PARAMETERS

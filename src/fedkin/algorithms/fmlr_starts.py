@@ -9,13 +9,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedkin.arrays import Floats
 from fedkin.clustering import kmeans
 from fedkin.federation import Federation
 from fedkin.models.least_squares import n_coefficients, solve
-
-Floats = NDArray[np.float64]
 
 # Enough clients to place K centres; beyond it, k-means of a million fits buys nothing.
 MOST_CLUSTERED = 5000
@@ -35,15 +33,15 @@ def pair_moments(clients: Federation, fit_intercept: bool) -> Floats:
         X = np.concatenate([X, np.ones((len(X), 1))], axis=1)
     products = X * clients.y[:, None]
     upper = np.triu_indices(X.shape[1])
-    found = np.zeros((clients.n_clients, len(upper[0])))
+    moments = np.zeros((clients.n_clients, len(upper[0])))
     for bucket in clients.buckets():
         block = bucket.pack(products)
         total = block.sum(axis=-1)
         pairs = total[:, :, None] * total[:, None, :] - block @ block.transpose(0, 2, 1)
         n = bucket.sizes[:, None].astype(float)
         scale = np.where(n > 1, 1.0 / np.maximum(n * (n - 1), 1), 0.0)
-        found[bucket.clients] = pairs[:, upper[0], upper[1]] * scale
-    return found
+        moments[bucket.clients] = pairs[:, upper[0], upper[1]] * scale
+    return moments
 
 
 def eigenspace(moments: Floats, n_components: int) -> tuple[Floats, Floats]:

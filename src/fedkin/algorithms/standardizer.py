@@ -19,33 +19,104 @@ Why so
   directions in which groups differ.
 - `robust`: medians over sites; sites with an odd scatter are left out. Values of 1e6 at a few
   sites then change the others' result little (`models.moments`).
-- A site that did not answer is asked again, with everybody else, `max_rounds` times at most; after
+- A site that did not answer is asked again, with everybody else, four times at most; after
   that the result stands without it, and later questions do not wait for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedkin.arrays import Array, Bools, Floats, Indices
 from fedkin.models import moments
 from fedkin.protocol import (
     DEFAULT_BOUND,
     Algorithm,
     Ask,
     Field,
-    Indices,
+    LastReplies,
     Program,
     Replies,
     Result,
     Roster,
-    Settings,
     Step,
+    over_roster,
 )
+from fedkin.protocol.runs import About
+from fedkin.settings import Flag, Settings, Whole, setting
+from fedkin.tables import Table
 
-DEFAULTS: dict[str, Any] = {"whiten": False, "n_groups": None, "robust": False, "max_rounds": 4}
+# The most times that a question is put while somebody has not answered it.
+MOST_TRIES = 4
+
+
+class StandardizerSettings(Settings):
+    """What can be set; `fedkin.Standardizer` says what each does."""
+
+    whiten: bool = setting(False, Flag())
+    n_groups: int | None = setting(None, Whole(or_none=True), at_site=True)
+    robust: bool = setting(False, Flag())
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StandardizerResult(Result):
+    """Means and scales (d,); with `whiten` the covariance within groups and its whitening."""
+
+    mean: Floats
+    scale: Floats
+    site_rows: Floats
+    covariance: Floats | None = None
+    whitening: Floats | None = None
+    site_degrees: Floats | None = None
+    used: Bools | None = None
+
+    @property
+    def heard(self) -> Bools:
+        """Sites that answered, (m,)."""
+        return np.isfinite(self.site_rows)
+
+    @property
+    def odd(self) -> Bools:
+        """Sites that were left out of the whitening, (m,)."""
+        return self.heard & (~self.used if self.used is not None else False)
+
+    @property
+    def degrees(self) -> int | None:
+        """Rows beyond the groups behind the covariance; None if there is none."""
+        if self.site_degrees is None:
+            return None
+        return int(np.nansum(self.site_degrees[self.used]))
+
+    def title(self, about: About) -> str:
+        """The fit in half a line."""
+        n_rows = np.nansum(self.site_rows)
+        return f"{len(about.sites)} sites, {len(self.mean)} features, {n_rows:,.0f} rows"
+
+    def tables(self, about: About) -> dict[str, Table]:
+        """Features and sites."""
+        features = {"feature": about.features, "mean": self.mean, "scale": self.scale}
+        sites: dict[str, Array] = {"site": about.sites, "rows": self.site_rows}
+        if self.covariance is not None:
+            features["scale within groups"] = self.scale * np.sqrt(np.diagonal(self.covariance))
+            sites |= {"rows beyond groups": self.site_degrees, "odd": self.odd}
+        return {"features": Table(features, "Features"), "sites": Table(sites, "Sites")}
+
+    def account(self, about: About) -> list[str]:
+        """What left the sites."""
+        account = [
+            "Each site sent its number of rows and, for every column, its mean, sum and sum of "
+            "squares about a common shift; a site with one row thereby sent that row."
+        ]
+        if self.covariance is not None:
+            account.append(
+                "Each site also sent one matrix of sums of products about the means of its "
+                "groups, and its number of rows less that of its groups. Groups stayed at the site."
+            )
+        return account
+
 
 # ------------------------------------------------------------------ what leaves a client
 
@@ -79,7 +150,7 @@ def _moments(clients, cache, settings, common, personal, memory, keys):
 def _scatter(clients, cache, settings, common, personal, memory, keys):
     """Group the standardised rows at the site; only the scatter within groups leaves."""
     rows = (clients.X - common["mean"]) / common["scale"]
-    labels = moments.ward_groups(clients, rows, settings["n_groups"] or 1, keys.clients)
+    labels = moments.ward_groups(clients, rows, settings.n_groups or 1, keys.clients)
     scatter, degrees = moments.within_scatter(clients, rows, labels)
     return {"scatter": scatter, "degrees": degrees.astype(np.float64)}, memory
 
@@ -87,81 +158,73 @@ def _scatter(clients, cache, settings, common, personal, memory, keys):
 # ------------------------------------------------------------------ server program
 
 
-def program(roster: Roster, settings: Settings) -> Program:
+def program(roster: Roster, settings: StandardizerSettings) -> Program:
     """Where, how wide and, if wanted, what shape."""
     replies = yield Ask("locate", note="where the data are")
     shift = np.median(replies["centre"], axis=0)
-    everyone = np.arange(len(roster))
-    found = yield from _collect(Ask("moments", {"shift": shift}, note="scales"), everyone, settings)
-    result = _mean_and_scale(shift, found, len(roster), settings["robust"])
-    if settings["whiten"]:
-        common = {"mean": result["mean"], "scale": result["scale"]}
+    m = len(roster)
+    replies = yield from _collect(Ask("moments", {"shift": shift}, note="scales"), np.arange(m), m)
+    result = _mean_and_scale(shift, replies, m, settings.robust)
+    if settings.whiten:
+        common = {"mean": result.mean, "scale": result.scale}
         ask = Ask("scatter", common, note="whitening")
-        found = yield from _collect(ask, found.clients, settings)
-        rounding = moments.rounding_of(result["mean"]) / result["scale"]
-        result |= _whitening(found, rounding, len(roster), settings["robust"])
+        replies = yield from _collect(ask, replies.clients, m)
+        result = _whitened(result, replies, m, settings.robust)
     return result
 
 
-def _mean_and_scale(shift, found: Replies, n_clients: int, robust: bool) -> Result:
-    true = found["rows"] >= 1
-    sums = (found[name][true] for name in ("rows", "sums", "squares"))
+def _mean_and_scale(
+    shift: Floats, replies: Replies, n_clients: int, robust: bool
+) -> StandardizerResult:
+    true = replies["rows"] >= 1
+    sums = (replies[name][true] for name in ("rows", "sums", "squares"))
     pool = moments.median_mean_and_variance if robust else moments.pooled_mean_and_variance
     offset, variance = pool(*sums)
     mean = shift + offset
-    return {
-        "mean": mean,
-        "scale": moments.scale_of(variance, mean),
-        "site_rows": _of_everyone(found["rows"], found.clients, n_clients),
-    }
+    return StandardizerResult(
+        mean=mean,
+        scale=moments.scale_of(variance, mean),
+        site_rows=over_roster(replies["rows"], replies.clients, n_clients),
+    )
 
 
-def _whitening(found: Replies, rounding, n_clients: int, robust: bool) -> Result:
-    scatter, degrees = found["scatter"], np.maximum(found["degrees"], 0.0)
+def _whitened(
+    result: StandardizerResult, replies: Replies, n_clients: int, robust: bool
+) -> StandardizerResult:
+    scatter, degrees = replies["scatter"], np.maximum(replies["degrees"], 0.0)
     used = moments.alike(scatter, degrees) if robust else np.ones(len(degrees), dtype=bool)
     if not degrees[used].sum() > 0:
         raise ValueError(
             "whitening needs a site with more rows than n_groups, and there is none; lower n_groups"
         )
+    rounding = moments.rounding_of(result.mean) / result.scale
     covariance = moments.pooled_covariance(scatter[used], degrees[used], rounding)
-    return {
-        "covariance": covariance,
-        "whitening": moments.whitening_matrix(covariance),
-        "site_degrees": _of_everyone(degrees, found.clients, n_clients),
-        "used": _of_everyone(used, found.clients, n_clients) == 1,
-    }
+    return replace(
+        result,
+        covariance=covariance,
+        whitening=moments.whitening_matrix(covariance),
+        site_degrees=over_roster(degrees, replies.clients, n_clients),
+        used=over_roster(used, replies.clients, n_clients, missing=False),
+    )
 
 
-def _collect(ask: Ask, awaited: Indices, settings: Settings) -> Generator[Ask, Replies, Replies]:
+def _collect(ask: Ask, awaited: Indices, n_clients: int) -> Generator[Ask, Replies, Replies]:
     """Everybody's reply; the question is repeated while one of `awaited` has never answered it."""
-    found = yield ask
-    for _ in range(settings["max_rounds"] - 1):
-        if np.isin(awaited, found.clients).all():
+    last = LastReplies(n_clients)
+    for _ in range(MOST_TRIES):
+        replies = yield ask
+        last.hear(replies)
+        if last.heard[awaited].all():
             break
-        found = _joined(found, (yield ask))
-    return found
-
-
-def _joined(found: Replies, more: Replies) -> Replies:
-    """The replies so far and those of clients not heard before, in roster order."""
-    new = ~np.isin(more.clients, found.clients)
-    clients = np.concatenate([found.clients, more.clients[new]])
-    order = np.argsort(clients)
-    both = {name: np.concatenate([found[name], more[name][new]])[order] for name in found}
-    return Replies(clients[order], both)
-
-
-def _of_everyone(values, clients: Indices, n_clients: int):
-    everyone = np.full(n_clients, np.nan)
-    everyone[clients] = values
-    return everyone
+    clients = np.flatnonzero(last.heard)
+    return Replies(clients, {name: last[name][clients] for name in replies})
 
 
 STANDARDIZER = Algorithm(
     name="standardizer",
+    settings=StandardizerSettings,
     program=program,
-    defaults=DEFAULTS,
-    client_settings=("n_groups",),
+    result=StandardizerResult,
     steps={
         "locate": Step(_locate, {"centre": CENTRE}),
         "moments": Step(

@@ -15,27 +15,24 @@ from typing import Any, Literal, NoReturn, Protocol
 
 import numpy as np
 
+from fedkin.arrays import Indices
 from fedkin.engines.journal import Journal, Record, digest
 from fedkin.protocol import (
     Algorithm,
     Ask,
-    Block,
-    Fault,
-    Indices,
     Memory,
-    Outcome,
     ProtocolError,
     QuorumLost,
     Reason,
     Refusal,
-    Replies,
     Roster,
-    Settings,
+    Run,
     Step,
     Traffic,
-    bind,
     inspect,
 )
+from fedkin.protocol.gate import Batch, Faults, merged
+from fedkin.settings import Settings
 
 logger = logging.getLogger("fedkin")
 
@@ -71,14 +68,11 @@ class SiteLost(RuntimeError):
 class Link(Protocol):
     """How an engine reaches its clients."""
 
-    sizes: Indices | None
-    """Rows per client where the engine holds the data; None elsewhere."""
-    least_rows: int
+    gated: bool
+    """Whether replies have passed the gate in this very process."""
     last_error: Exception | None
 
-    def exchange(
-        self, number: int, ask: Ask, asked: Indices
-    ) -> tuple[Sequence[Block], dict[int, Fault]]:
+    def exchange(self, number: int, ask: Ask, asked: Indices) -> tuple[Sequence[Batch], Faults]:
         """Put a question to the asked clients; what came back, and who failed and why."""
 
     def settle(self, number: int, accepted: Indices) -> None:
@@ -127,8 +121,9 @@ def drive(
     rules: Rules | None = None,
     journal: Journal | None = None,
     progress: bool | None = None,
-) -> Outcome:
+) -> Run:
     """Run the server program to its end."""
+    algorithm.check(settings)
     rules = rules or Rules()
     books = _Books(np.arange(len(roster)))
     program = algorithm.program(roster, settings)
@@ -153,7 +148,7 @@ def drive(
     if journal is not None:
         journal.finish(result)
     names = roster.names
-    return Outcome(
+    return Run(
         result,
         roster,
         books.traffic,
@@ -174,9 +169,7 @@ def _round(
     books: _Books,
 ) -> Record:
     """One Ask, from the journal if it was closed there, else from the clients."""
-    step = algorithm.steps.get(ask.step)
-    if step is None:
-        raise ProtocolError(f"{algorithm.name} has no client step {ask.step!r}")
+    step = algorithm.step(ask.step)
     asked = _draw(ask, books.live, roster.seed, number)
     fingerprint = digest(ask) if journal is not None else ""
     past = journal.read(number) if journal is not None else None
@@ -208,16 +201,19 @@ def _ask_clients(
     rules: Rules,
     books: _Books,
 ) -> Record:
-    dims = bind(step.personal, ask.personal, bind(step.common, ask.common, {}), lead=1)
-    blocks, failed = link.exchange(number, ask, asked)
-    replies, faults = inspect(step.reply, blocks, dims, link.sizes, link.least_rows)
-    if failed:
-        faults.update(failed)
-    refusals = _refusals(number, faults, roster)
+    schema, dims = step.replies(ask.fields), step.dims(ask)
+    batches, failed = link.exchange(number, ask, asked)
+    if link.gated:
+        faults: Faults = {}
+        replies = merged(schema, batches, dims, faults)
+    else:
+        replies, faults = inspect(schema, batches, dims)
+    faults.update(failed)
+    refusals = tuple(Refusal(number, roster.names[k], faults[k]) for k in sorted(faults))
     dropped = _silent(faults, rules, books, roster) if faults else ()
     n_answered = 0 if replies is None else len(replies.clients)
     # A site that withholds by the rule on rows has answered: it is not missing.
-    n_withheld = sum(reason is Reason.FEW_ROWS for reason, _ in faults.values())
+    n_withheld = sum(fault.reason is Reason.FEW_ROWS for fault in faults.values())
     if replies is None or n_answered < rules.quorum * (len(asked) - n_withheld):
         _no_quorum(number, n_answered, len(asked), rules, refusals, link.last_error)
     return Record(number, fingerprint, asked, replies, refusals, dropped)
@@ -231,15 +227,6 @@ def _draw(ask: Ask, live: Indices, seed: int, number: int) -> Indices:
     n_drawn = max(1, round(ask.fraction * len(asked)))
     rng = np.random.default_rng([seed, number, _DRAW_STREAM])
     return np.sort(rng.choice(asked, size=n_drawn, replace=False))
-
-
-def _refusals(number: int, faults: dict[int, Fault], roster: Roster) -> tuple[Refusal, ...]:
-    if not faults:
-        return ()
-    return tuple(
-        Refusal(number, roster.names[k], reason, name)
-        for k, (reason, name) in sorted(faults.items())
-    )
 
 
 def _no_quorum(
@@ -258,10 +245,10 @@ def _no_quorum(
 
 
 def _silent(
-    faults: dict[int, Fault], rules: Rules, books: _Books, roster: Roster
+    faults: Faults, rules: Rules, books: _Books, roster: Roster
 ) -> tuple[int, ...]:
     """Sites to give up on after this round, by their misses running."""
-    silent = {k for k, (reason, _) in faults.items() if reason is Reason.LATE}
+    silent = {k for k, fault in faults.items() if fault.reason is Reason.LATE}
     if silent and rules.on_loss == "wait":
         names = ", ".join(repr(roster.names[k]) for k in sorted(silent))
         raise SiteLost(f"no answer in time from {names}; the run waits for them")
@@ -294,5 +281,3 @@ def _progress_bar(wanted: bool | None, name: str) -> Any:
     bar.start()
     return bar
 
-
-__all__ = ["Link", "Replies", "Rules", "SiteLost", "drive"]

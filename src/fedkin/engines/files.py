@@ -1,194 +1,177 @@
-"""A federation by letters: sites write files, a coordinator reads them. No network at all.
+"""A federation by files: every site writes its reply to a file, a coordinator reads them.
 
-Fit for algorithms that ask once. A site writes what it would answer (`write_letter`), checked
-against the declared schema before it is written; `Letters` answers the one question from the files,
-through the same gate and the same books as every engine. A letter is an npz file of the declared
-arrays and a line of JSON: which site, algorithm, settings and columns.
+No network at all; fit for algorithms that ask once. A site writes what it would answer
+(`write_reply`), checked against the declared schema before it is written; `ReplyFiles` answers the
+one question from the files, through the same gate and the same books as every engine. A reply file
+is an npz file of the declared arrays and a line of JSON: which site, algorithm, settings, columns.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedkin.arrays import Arrays, Indices
+from fedkin.durable import load_arrays, save_arrays
 from fedkin.engines.driver import Rules, drive
-from fedkin.engines.journal import Record, save_arrays
+from fedkin.engines.journal import Record
 from fedkin.federation import Federation
 from fedkin.names import canonical_name, name_order
 from fedkin.privacy.ledger import Ledger
-from fedkin.protocol import (
-    Algorithm,
-    Arrays,
-    Ask,
-    Block,
-    Fault,
-    Indices,
-    Memory,
-    Outcome,
-    ProtocolError,
-    Reason,
-    Roster,
-    Settings,
-    inspect,
-)
+from fedkin.protocol import Algorithm, Ask, Fault, Memory, ProtocolError, Reason, Roster, Run
+from fedkin.protocol.gate import Batch, Faults
 from fedkin.randomness import KeyRing
+from fedkin.settings import Settings
 
 _ABOUT = "about"
 
 
 @dataclass(frozen=True)
-class Letter:
+class ReplyFile:
     """What one site sent: named arrays with the site as first axis, and how they came about."""
 
     site: str
     algorithm: str
-    settings: Settings
+    settings: Mapping[str, Any]
     feature_names: tuple[str, ...]
     arrays: Arrays
 
 
-def write_letter(
+def write_reply(
     path: str | Path,
     algorithm: Algorithm,
-    step: str,
+    ask: Ask,
     clients: Federation,
     settings: Settings,
     seed: int = 0,
     least_rows: int = 0,
     ledger: str | Path | None = None,
-) -> Letter:
-    """Answer `step` for the site's own data and write the answer to a file.
+) -> ReplyFile:
+    """Answer `ask` for the site's own data and write the answer to a file.
 
     What the schema, or the site's own `least_rows`, forbids is not written: a ValueError says why.
     """
     if clients.n_clients != 1:
-        raise ValueError(f"a letter comes from one site, not {clients.n_clients}")
-    own = algorithm.settings_for_clients(algorithm.completed(settings))
-    known = algorithm.steps[step]
+        raise ValueError(f"a reply file comes from one site, not {clients.n_clients}")
+    algorithm.check(settings)
+    own = settings.for_sites()
     cache = algorithm.prepare(clients, own)
     keys = KeyRing(clients.names, seed).at(1)
-    reply, _ = known.function(clients, cache, own, {}, {}, None, keys)
-    me = np.zeros(1, dtype=np.intp)
-    _, faults = inspect(known.reply, [(me, reply)], {}, clients.sizes, least_rows)
+    answer = algorithm.answer(ask, clients, cache, own, None, keys, least_rows=least_rows)
     site = clients.names[0]
-    if faults:
-        reason, name = faults[0]
-        raise ValueError(f"site {site!r}: nothing was written: {reason} in {name!r}")
+    if answer.faults:
+        raise ValueError(f"site {site!r}: nothing was written: {answer.faults[0]}")
     about = {
         "site": site,
         "algorithm": algorithm.name,
-        "settings": dict(own),
+        "settings": own.to_mapping(),
         "features": list(clients.feature_names),
     }
     if ledger is not None:
-        Ledger(ledger).record(algorithm.name, 1, step, [site], reply)
-    save_arrays(Path(path), {**reply, _ABOUT: np.array(json.dumps(about))})
-    return Letter(site, algorithm.name, own, clients.feature_names, reply)
+        Ledger(ledger).record(algorithm.name, 1, ask.step, [site], answer.arrays)
+    save_arrays(Path(path), {**answer.arrays, _ABOUT: np.array(json.dumps(about))})
+    return ReplyFile(site, algorithm.name, own.to_mapping(), clients.feature_names, answer.arrays)
 
 
-def read_letter(path: str | Path) -> Letter:
-    """A site's letter; a file that is none is refused by name."""
+def read_reply(path: str | Path) -> ReplyFile:
+    """A site's reply; a file that is none is refused by name."""
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = dict(stored)
+        arrays = load_arrays(path)
         about: dict[str, Any] = json.loads(str(arrays.pop(_ABOUT)))
         site = canonical_name(about["site"])
         settings, features = dict(about["settings"]), tuple(map(str, about["features"]))
-        return Letter(site, str(about["algorithm"]), settings, features, arrays)
+        return ReplyFile(site, str(about["algorithm"]), settings, features, arrays)
     except (KeyError, TypeError, ValueError, OSError, EOFError) as error:
-        raise ValueError(f"{path} is not a letter of a fedkin site: {error}") from None
+        raise ValueError(f"{path} is not a reply file of a fedkin site: {error}") from None
 
 
 @dataclass(frozen=True)
-class Letters:
-    """The engine that answers from letters."""
+class ReplyFiles:
+    """The engine that answers from files."""
 
-    letters: Sequence[Letter]
+    files: Sequence[ReplyFile]
     rules: Rules = field(default_factory=Rules)
 
     @classmethod
-    def read(cls, paths: Sequence[str | Path], rules: Rules | None = None) -> Letters:
+    def read(cls, paths: Sequence[str | Path], rules: Rules | None = None) -> ReplyFiles:
         """From the sites' files; two of one site are an error."""
-        found: dict[str, Letter] = {}
+        by_site: dict[str, ReplyFile] = {}
         for path in paths:
-            letter = read_letter(path)
-            if letter.site in found:
-                raise ValueError(f"two letters come from site {letter.site!r}; keep one of them")
-            found[letter.site] = letter
-        if not found:
-            raise ValueError("there are no letters to combine")
-        ordered = [found[site] for site in sorted(found, key=name_order)]
+            file = read_reply(path)
+            if file.site in by_site:
+                raise ValueError(f"two reply files come from site {file.site!r}; keep one of them")
+            by_site[file.site] = file
+        if not by_site:
+            raise ValueError("there are no reply files to combine")
+        ordered = [by_site[site] for site in sorted(by_site, key=name_order)]
         return cls(ordered, rules or Rules())
 
     def run(
         self, algorithm: Algorithm, settings: Settings, federation: Federation | None, seed: int = 0
-    ) -> Outcome:
-        """Run the server program on what the letters say."""
+    ) -> Run:
+        """Run the server program on what the files say."""
         if federation is not None:
-            raise ValueError("the letters hold the sites' answers; fit() takes no data here")
-        settings = algorithm.completed(settings)
-        self._check(algorithm, algorithm.settings_for_clients(settings))
-        roster = Roster(tuple(letter.site for letter in self.letters), seed)
-        return drive(algorithm, settings, roster, _LetterLink(algorithm, self.letters), self.rules)
+            raise ValueError("the files hold the sites' answers; fit() takes no data here")
+        algorithm.check(settings)
+        self._check(algorithm, settings.for_sites().to_mapping())
+        roster = Roster(tuple(file.site for file in self.files), seed)
+        return drive(algorithm, settings, roster, _FileLink(algorithm, self.files), self.rules)
 
-    def _check(self, algorithm: Algorithm, wanted: Settings) -> None:
-        """All letters answer the same question about the same columns."""
-        first = self.letters[0]
-        for letter in self.letters:
-            if letter.algorithm != algorithm.name:
-                raise ValueError(f"site {letter.site!r} wrote for {letter.algorithm}")
+    def _check(self, algorithm: Algorithm, wanted: Mapping[str, Any]) -> None:
+        """All files answer the same question about the same columns."""
+        first = self.files[0]
+        for file in self.files:
+            if file.algorithm != algorithm.name:
+                raise ValueError(f"site {file.site!r} wrote for {file.algorithm}")
             for name, value in wanted.items():
-                if letter.settings.get(name) != value:
+                if file.settings.get(name) != value:
                     raise ValueError(
-                        f"site {letter.site!r} fitted with {name}={letter.settings.get(name)!r}, "
+                        f"site {file.site!r} fitted with {name}={file.settings.get(name)!r}, "
                         f"not {value!r}; let all sites write with the same settings"
                     )
-            if letter.feature_names != first.feature_names:
+            if file.feature_names != first.feature_names:
                 raise ValueError(
-                    f"site {letter.site!r} has the columns {', '.join(letter.feature_names)}; site "
+                    f"site {file.site!r} has the columns {', '.join(file.feature_names)}; site "
                     f"{first.site!r} has {', '.join(first.feature_names)}: make them the same"
                 )
 
 
-class _LetterLink:
+class _FileLink:
     """Answers the first question; there is nobody to ask a second one."""
 
-    sizes: Indices | None = None
-    least_rows = 0
+    gated = False
     last_error: Exception | None = None
 
-    def __init__(self, algorithm: Algorithm, letters: Sequence[Letter]) -> None:
-        self.algorithm, self.letters = algorithm, letters
+    def __init__(self, algorithm: Algorithm, files: Sequence[ReplyFile]) -> None:
+        self.algorithm, self.files = algorithm, files
 
-    def exchange(
-        self, number: int, ask: Ask, asked: Indices
-    ) -> tuple[Sequence[Block], dict[int, Fault]]:
+    def exchange(self, number: int, ask: Ask, asked: Indices) -> tuple[Sequence[Batch], Faults]:
         if number > 1:
             raise ProtocolError(
-                "letters answer one round; ask for no further ones (refine_rounds=0)"
+                "reply files answer one round; ask for no further ones (refine_rounds=0)"
             )
-        blocks: list[Block] = []
-        failed: dict[int, Fault] = {}
-        wanted = self.algorithm.steps[ask.step].reply
+        batches: list[Batch] = []
+        faults: Faults = {}
+        wanted = self.algorithm.step(ask.step).replies(ask.fields)
         for k in map(int, asked):
-            arrays = self.letters[k].arrays
+            arrays = self.files[k].arrays
             missing = [name for name in wanted if name not in arrays]
             if missing:
-                failed[k] = (Reason.MISSING, missing[0])
+                faults[k] = Fault(Reason.MISSING, missing[0])
             else:
-                blocks.append((np.array([k]), {name: arrays[name] for name in wanted}))
-        return blocks, failed
+                batches.append((np.array([k]), {name: arrays[name] for name in wanted}))
+        return batches, faults
 
     def settle(self, number: int, accepted: Indices) -> None:
-        """Sites keep nothing between letters."""
+        """Sites keep nothing between reply files."""
 
     def replay(self, ask: Ask, record: Record) -> None:
-        """There is no journal: the letters are one."""
+        """There is no journal: the files are one."""
 
     def finish(self) -> None:
         """Nobody waits for an end."""

@@ -13,27 +13,25 @@ from typing import Any
 
 import numpy as np
 
+from fedkin.arrays import Arrays, Indices
 from fedkin.engines.driver import Rules, drive
-from fedkin.engines.journal import Journal, Record, settings_of
+from fedkin.engines.journal import Journal, Record, decode
 from fedkin.federation import Federation
 from fedkin.privacy.ledger import Ledger
 from fedkin.protocol import (
     Algorithm,
-    Arrays,
+    Answer,
     Ask,
-    Block,
     Fault,
-    Indices,
     Memory,
-    Outcome,
     ProtocolError,
     Reason,
     Roster,
-    Settings,
-    bind,
-    inspect,
+    Run,
 )
+from fedkin.protocol.gate import Batch, Faults, merged
 from fedkin.randomness import KeyRing
+from fedkin.settings import Settings
 
 Absent = Callable[[int, Sequence[str]], Collection[str]]
 
@@ -62,11 +60,11 @@ class InProcess:
         settings: Settings,
         federation: Federation | None,
         seed: int = 0,
-    ) -> Outcome:
+    ) -> Run:
         """Fit the federation; with a journal of the same run in the folder, go on from there."""
         if federation is None:
             raise ValueError("the in-process engine needs the data: fit(X, y, groups=...)")
-        settings = algorithm.completed(settings)
+        algorithm.check(settings)
         roster = Roster(federation.names, seed)
         link = _LocalLink(algorithm, settings, federation, self, KeyRing(roster.names, seed))
         journal = None
@@ -75,7 +73,7 @@ class InProcess:
             journal.open(
                 {
                     "algorithm": algorithm.name,
-                    "settings": dict(settings),
+                    "settings": settings.to_mapping(),
                     "seed": seed,
                     "names": list(roster.names),
                     "engine": "inprocess",
@@ -91,13 +89,14 @@ def resume(
     algorithm: Algorithm,
     federation: Federation,
     engine: InProcess | None = None,
-) -> Outcome:
+) -> Run:
     """Go on with the run kept in `folder`, from the first round that was not closed."""
     configuration = Journal(folder).configuration()
     if configuration["algorithm"] != algorithm.name:
         raise ProtocolError(f"{folder} holds a run of {configuration['algorithm']}")
     engine = replace(engine or InProcess(), journal=folder, block_size=configuration["block_size"])
-    return engine.run(algorithm, settings_of(configuration), federation, configuration["seed"])
+    settings = algorithm.settings.from_mapping(decode(configuration["settings"]))
+    return engine.run(algorithm, settings, federation, configuration["seed"])
 
 
 def take_clients(cache: Any, who: Indices) -> Any:
@@ -110,6 +109,8 @@ def take_clients(cache: Any, who: Indices) -> Any:
 
 
 class _LocalLink:
+    gated = True
+
     def __init__(
         self,
         algorithm: Algorithm,
@@ -119,12 +120,10 @@ class _LocalLink:
         ring: KeyRing,
     ) -> None:
         self.algorithm = algorithm
-        self.settings = algorithm.settings_for_clients(settings)
+        self.settings = settings.for_sites()
         self.federation = federation
         self.engine = engine
         self.ring = ring
-        self.sizes: Indices | None = federation.sizes
-        self.least_rows = engine.least_rows
         self.last_error: Exception | None = None
         self.ledger = None if engine.ledger is None else Ledger(engine.ledger)
         m = federation.n_clients
@@ -140,22 +139,24 @@ class _LocalLink:
         self.all_alike = True
         self.pending: list[tuple[Indices, Memory]] = []
 
-    def exchange(
-        self, number: int, ask: Ask, asked: Indices
-    ) -> tuple[Sequence[Block], dict[int, Fault]]:
-        failed: dict[int, Fault] = {}
-        found = self._compute(number, ask, asked, failed)
-        self._write_down(number, ask, found)
+    def exchange(self, number: int, ask: Ask, asked: Indices) -> tuple[Sequence[Batch], Faults]:
+        answers, faults = self._answers(number, ask, asked)
+        clean = [answer.clean for answer in answers if answer.clean is not None]
+        self._write_down(number, ask, answers)
         if self.engine.absent is None:
-            return found, failed
+            return clean, faults
         names = self.federation.names
         absent = set(self.engine.absent(number, [names[k] for k in asked]))
         away = np.array([k for k in asked if names[k] in absent], dtype=np.intp)
         if not len(away):
-            return found, failed
-        failed.update(dict.fromkeys(map(int, away), (Reason.ABSENT, "")))
-        kept = [(clients, ~np.isin(clients, away), arrays) for clients, arrays in found]
-        return [(c[k], {n: a[k] for n, a in arrays.items()}) for c, k, arrays in kept], failed
+            return clean, faults
+        faults.update(dict.fromkeys(map(int, away), Fault(Reason.ABSENT)))
+        kept = [(clients, ~np.isin(clients, away), arrays) for clients, arrays in clean]
+        return [
+            (clients[here], {name: array[here] for name, array in arrays.items()})
+            for clients, here, arrays in kept
+            if here.any()
+        ], faults
 
     def settle(self, number: int, accepted: Indices) -> None:
         """The memory a client returned replaces the one it had, if its reply was accepted."""
@@ -201,10 +202,10 @@ class _LocalLink:
 
     def replay(self, ask: Ask, record: Record) -> None:
         """Compute the round again, to rebuild memories and to see that nothing has changed."""
-        step = self.algorithm.steps[ask.step]
-        dims = bind(step.personal, ask.personal, bind(step.common, ask.common, {}), lead=1)
-        found = self._compute(record.number, ask, record.asked, {})
-        again, _ = inspect(step.reply, found, dims, self.sizes, self.least_rows)
+        step = self.algorithm.step(ask.step)
+        answers, faults = self._answers(record.number, ask, record.asked)
+        clean = [answer.clean for answer in answers if answer.clean is not None]
+        again = merged(step.replies(ask.fields), clean, step.dims(ask), faults)
         if again is None or not _holds(again.clients, again.arrays, record):
             raise ProtocolError(
                 f"round {record.number} gives other numbers than the journal has; the data or the "
@@ -217,30 +218,29 @@ class _LocalLink:
 
     # ------------------------------------------------------------ one round, block by block
 
-    def _compute(
-        self, number: int, ask: Ask, asked: Indices, failed: dict[int, Fault]
-    ) -> list[Block]:
-        self.pending = []
-        found: list[Block] = []
+    def _answers(self, number: int, ask: Ask, asked: Indices) -> tuple[list[Answer], Faults]:
+        """Everybody's answers, block by block, and what is wrong with single clients'."""
+        answers: list[Answer] = []
+        faults: Faults = {}
         for b, block in enumerate(self.blocks):
             who = asked if len(self.blocks) == 1 else np.intersect1d(asked, block)
             # A function gets clients with memory of one kind, or clients without any.
             for part in [who] if self.all_alike else self._by_kind(who):
                 if len(part):
-                    self._call(number, ask, b, part, found, failed)
-        return found
+                    self._call(number, ask, b, part, answers, faults)
+        self.pending = [(answer.clients, answer.memory) for answer in answers]
+        return answers, faults
 
-    def _write_down(self, number: int, ask: Ask, found: list[Block]) -> None:
-        """The ledger of what leaves; a reply with too few rows behind it does not."""
+    def _write_down(self, number: int, ask: Ask, answers: Sequence[Answer]) -> None:
+        """The ledger of what leaves; a reply that the gate withholds for its few rows does not."""
         if self.ledger is None:
             return
-        schema = self.algorithm.steps[ask.step].reply
-        least = max((field.least_rows for field in schema.values()), default=0)
-        for clients, arrays in found:
-            leaves = self.federation.sizes[clients] >= max(least, self.least_rows)
-            sites = [self.federation.names[k] for k in clients[leaves]]
-            sent = {name: np.asarray(array) for name, array in arrays.items()}
-            if not leaves.all():
+        for answer in answers:
+            held = {k for k, f in answer.faults.items() if f.reason is Reason.FEW_ROWS}
+            leaves = np.array([int(k) not in held for k in answer.clients])
+            sites = [self.federation.names[k] for k in answer.clients[leaves]]
+            sent = {name: np.asarray(array) for name, array in answer.arrays.items()}
+            if held:
                 sent = {name: array[leaves] for name, array in sent.items()}
             if sites:
                 self.ledger.record(self.algorithm.name, number, ask.step, sites, sent)
@@ -251,27 +251,28 @@ class _LocalLink:
         ask: Ask,
         b: int,
         who: Indices,
-        found: list[Block],
-        failed: dict[int, Fault],
+        answers: list[Answer],
+        faults: Faults,
     ) -> None:
-        """Call the function for `who`; if it fails, halve until the culprits stand alone."""
+        """Ask `who`; if the function fails, halve until the culprits stand alone."""
         try:
-            reply, memory = self._function(number, ask, b, who)
+            answer = self._answer(number, ask, b, who)
+        except ProtocolError:
+            raise
         except Exception as error:
             self.last_error = error
             if len(who) == 1:
-                failed[int(who[0])] = (Reason.ERROR, "")
+                faults[int(who[0])] = Fault(Reason.ERROR)
                 return
             for half in np.array_split(who, 2):
-                self._call(number, ask, b, half, found, failed)
+                self._call(number, ask, b, half, answers, faults)
             return
-        found.append((who, reply))
-        self.pending.append((who, memory))
+        answers.append(answer)
+        faults.update(answer.faults)
 
-    def _function(self, number: int, ask: Ask, b: int, who: Indices) -> tuple[Arrays, Memory]:
+    def _answer(self, number: int, ask: Ask, b: int, who: Indices) -> Answer:
         block = self.blocks[b]
-        whole = len(who) == len(block)
-        local = None if whole else who - block[0]
+        local = None if len(who) == len(block) else who - block[0]
         clients = self.data[b] if local is None else self.data[b].take(local)
         cache = self.caches[b] if local is None else take_clients(self.caches[b], local)
         everyone = len(who) == len(self.kind)
@@ -279,12 +280,11 @@ class _LocalLink:
         if self.kind[who[0]]:
             names = self.kinds[self.kind[who[0]]]
             memory = {n: self.memory[n] if everyone else self.memory[n][who] for n in names}
-        personal = ask.personal
-        if personal and not everyone:
-            personal = {name: array[who] for name, array in personal.items()}
+        if ask.personal and not everyone:
+            ask = replace(ask, personal={n: array[who] for n, array in ask.personal.items()})
         keys = self.ring.at(number, None if everyone else who)
-        step = self.algorithm.steps[ask.step]
-        return step.function(clients, cache, self.settings, ask.common, personal, memory, keys)
+        least = self.engine.least_rows
+        return self.algorithm.answer(ask, clients, cache, self.settings, memory, keys, who, least)
 
 
 def _holds(clients: Indices, arrays: Arrays, record: Record) -> bool:

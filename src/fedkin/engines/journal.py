@@ -14,27 +14,17 @@ import hashlib
 import json
 import os
 import platform
-import zipfile
-import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import fedkin
-from fedkin.protocol import (
-    Arrays,
-    Ask,
-    Indices,
-    ProtocolError,
-    Reason,
-    Refusal,
-    Replies,
-    Result,
-    Settings,
-)
+from fedkin.arrays import Arrays, Indices
+from fedkin.durable import DAMAGE, load_arrays, save_arrays, write_bytes
+from fedkin.protocol import Ask, ProtocolError, Refusal, Replies, Result
 
 _REPLY = "reply."
 
@@ -81,7 +71,7 @@ class Journal:
         }
         told = {**wanted, **encode(about), "versions": versions}
         text = json.dumps(told, indent=1)
-        _replace(path, text.encode())
+        write_bytes(path, text.encode())
 
     def configuration(self) -> dict[str, Any]:
         """What run.json says, settings still encoded."""
@@ -95,7 +85,7 @@ class Journal:
         """Close a round."""
         facts = {
             "digest": record.digest,
-            "refusals": [{**asdict(r), "reason": r.reason.name} for r in record.refusals],
+            "refusals": [refusal.to_json() for refusal in record.refusals],
             "dropped": list(record.dropped),
         }
         arrays = {_REPLY + name: array for name, array in record.replies.items()}
@@ -109,10 +99,9 @@ class Journal:
         if not path.exists():
             return None
         try:
-            with np.load(path, allow_pickle=False) as stored:
-                arrays = dict(stored)
+            arrays = load_arrays(path)
             return _decoded(number, arrays, json.loads(arrays["facts"].tobytes()))
-        except _DAMAGE:
+        except DAMAGE:
             os.replace(path, path.with_suffix(".damaged"))
             return None
 
@@ -126,29 +115,13 @@ class Journal:
         """Keep what the program returned."""
         save_arrays(self.folder / "result.npz", result)
 
-    def result(self) -> Result | None:
-        """What the program returned, if it ended."""
+    def result(self) -> Arrays | None:
+        """The arrays that the program returned, if it ended."""
         path = self.folder / "result.npz"
-        if not path.exists():
-            return None
-        with np.load(path, allow_pickle=False) as stored:
-            return dict(stored)
+        return load_arrays(path) if path.exists() else None
 
     def _path(self, number: int) -> Path:
         return self.folder / f"round-{number:06d}.npz"
-
-
-# What reading a damaged npz file can raise.
-_DAMAGE = (
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    EOFError,
-    NotImplementedError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 
 
 def _decoded(number: int, arrays: Arrays, facts: dict[str, Any]) -> Record:
@@ -158,14 +131,14 @@ def _decoded(number: int, arrays: Arrays, facts: dict[str, Any]) -> Record:
         facts["digest"],
         arrays["asked"],
         Replies(arrays["answered"], reply),
-        tuple(Refusal(**{**r, "reason": Reason[r["reason"]]}) for r in facts["refusals"]),
+        tuple(map(Refusal.from_json, facts["refusals"])),
         tuple(facts["dropped"]),
     )
 
 
 def digest(ask: Ask) -> str:
     """A fingerprint of what was asked, to tell a foreign journal from our own."""
-    seen = hashlib.sha256(ask.step.encode())
+    seen = hashlib.sha256("+".join([ask.step, *ask.fields]).encode())
     for kind in (ask.common, ask.personal):
         for name in sorted(kind):
             array = np.ascontiguousarray(kind[name])
@@ -196,38 +169,3 @@ def decode(value: Any) -> Any:
     if isinstance(value, list):
         return [decode(item) for item in value]
     return value
-
-
-def settings_of(configuration: Mapping[str, Any]) -> Settings:
-    """The settings of a run as its program wants them."""
-    settings: Settings = decode(configuration["settings"])
-    return settings
-
-
-def save_arrays(path: Path, arrays: Arrays) -> None:
-    """Write an npz file that exists whole or not at all."""
-    beside = path.with_suffix(".part")
-    with open(beside, "wb") as file:
-        np.savez(file, **dict(arrays))  # type: ignore[arg-type]
-        file.flush()
-        os.fsync(file.fileno())
-    move_durably(beside, path)
-
-
-def move_durably(source: Path, target: Path) -> None:
-    """Rename so that a power cut leaves one of the two names, not neither."""
-    os.replace(source, target)
-    folder = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def _replace(path: Path, content: bytes) -> None:
-    beside = path.with_suffix(".part")
-    with open(beside, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    move_durably(beside, path)

@@ -15,21 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from fedkin.engines.journal import move_durably, save_arrays
+from fedkin.arrays import Array, Arrays
+from fedkin.durable import load_arrays, move, save_arrays
 from fedkin.federation import Federation
 from fedkin.privacy.ledger import Ledger
-from fedkin.protocol import (
-    Algorithm,
-    Arrays,
-    Fault,
-    Memory,
-    ProtocolError,
-    Reason,
-    Settings,
-    bind,
-    inspect,
-)
+from fedkin.protocol import Algorithm, Ask, Fault, Memory, Reason
 from fedkin.randomness import KeyRing
+from fedkin.settings import Settings
 
 logger = logging.getLogger("fedkin.site")
 
@@ -52,7 +44,7 @@ class SiteMemory:
         site without any (it missed the start, or lost its disk) joins afresh.
         """
         if _tag(self.offered) == number > 0:
-            move_durably(self.offered, self.committed)
+            move(self.offered, self.committed)
         else:
             self.offered.unlink(missing_ok=True)
         mine = _tag(self.committed)
@@ -89,23 +81,23 @@ def _tag(path: Path) -> int | None:
     return None if stored is None else int(stored[_TAG])
 
 
-def _load(path: Path) -> dict[str, np.ndarray] | None:
-    if not path.exists():
-        return None
-    with np.load(path, allow_pickle=False) as stored:
-        return dict(stored)
+def _load(path: Path) -> dict[str, Array] | None:
+    return load_arrays(path) if path.exists() else None
 
 
 @dataclass(frozen=True)
-class Answer:
-    """Arrays that leave, or the one word about why they do not."""
+class Departure:
+    """What leaves the site: arrays, or the one word about why they do not."""
 
     arrays: Arrays
     fault: Fault | None = None
 
 
 class SiteHalf:
-    """One client, its data and its memory, answering the questions of one run."""
+    """One client, its data and its memory, answering the questions of one run.
+
+    `settings` are those that sites get to see (`Settings.at_site`, `Settings.for_sites`).
+    """
 
     def __init__(
         self,
@@ -120,62 +112,46 @@ class SiteHalf:
         if clients.n_clients != 1:
             raise ValueError(f"a site holds one client, not {clients.n_clients}")
         self.algorithm, self.clients, self.run = algorithm, clients, run
-        self.settings = algorithm.settings_for_clients(settings)
+        self.settings = settings
         self.least_rows = least_rows
-        self.cache = algorithm.prepare(clients, self.settings)
+        self.cache = algorithm.prepare(clients, settings)
         self.ring = KeyRing(clients.names, seed)
         self.memory = SiteMemory(Path(state) / check_run_name(run))
         self.ledger = Ledger(Path(state) / "ledger")
         self._latest = 0
 
-    def answer(
-        self, number: int, step: str, acknowledged: int, common: Arrays, personal: Arrays
-    ) -> Answer:
+    def answer(self, number: int, ask: Ask, acknowledged: int) -> Departure:
         """Answer one question; whatever goes wrong leaves as a word, its story stays here."""
         if number < self._latest:
             # An old question that was waiting behind a newer one: nobody waits for its answer.
-            return Answer({}, (Reason.LATE, ""))
+            return Departure({}, Fault(Reason.LATE))
         self._latest = number
         try:
-            return self._answer(number, step, acknowledged, common, personal)
+            return self._answer(number, ask, acknowledged)
         except Exception:
-            logger.exception("round %d, step %s", number, step)
-            return Answer({}, (Reason.ERROR, ""))
+            logger.exception("round %d, step %s", number, ask.step)
+            return Departure({}, Fault(Reason.ERROR))
 
-    def _answer(
-        self, number: int, step: str, acknowledged: int, common: Arrays, personal: Arrays
-    ) -> Answer:
-        names = self.clients.names
+    def _answer(self, number: int, ask: Ask, acknowledged: int) -> Departure:
         if not self.memory.acknowledge(acknowledged):
-            return Answer({}, (Reason.MEMORY, ""))
-        reply, memory, fault = self._compute(number, step, common, personal)
+            return Departure({}, Fault(Reason.MEMORY))
+        answer = self.algorithm.answer(
+            ask,
+            self.clients,
+            self.cache,
+            self.settings,
+            self.memory.read(),
+            self.ring.at(number),
+            least_rows=self.least_rows,
+        )
+        names, fault = self.clients.names, answer.faults.get(0)
         if fault is not None:
-            self.ledger.record(self.run, number, step, names, {}, withheld=fault[0])
-            return Answer({}, fault)
-        self.memory.offer(number, memory)
-        self.ledger.record(self.run, number, step, names, reply)
-        return Answer(reply)
+            self.ledger.record(self.run, number, ask.step, names, {}, withheld=fault.reason)
+            return Departure({}, fault)
+        self.memory.offer(number, answer.memory)
+        self.ledger.record(self.run, number, ask.step, names, answer.arrays)
+        return Departure(answer.arrays)
 
     def finish(self, acknowledged: int) -> None:
         """The run is over: what went with the last accepted reply counts."""
         self.memory.acknowledge(acknowledged)
-
-    def _compute(
-        self, number: int, step: str, common: Arrays, personal: Arrays
-    ) -> tuple[Arrays, Memory, Fault | None]:
-        if step not in self.algorithm.steps:
-            raise ProtocolError(f"{self.algorithm.name} has no client step {step!r}")
-        known = self.algorithm.steps[step]
-        dims = bind(known.personal, personal, bind(known.common, common, {}), lead=1)
-        reply, memory = known.function(
-            self.clients,
-            self.cache,
-            self.settings,
-            common,
-            personal,
-            self.memory.read(),
-            self.ring.at(number),
-        )
-        me = np.zeros(1, dtype=np.intp)
-        _, faults = inspect(known.reply, [(me, reply)], dims, self.clients.sizes, self.least_rows)
-        return reply, memory, faults.get(0)

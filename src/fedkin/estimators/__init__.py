@@ -1,35 +1,23 @@
-"""scikit-learn faces: parameters in, an engine's run, fitted attributes out. Thin."""
+"""Methods as scikit-learn estimators: parameters in, an engine's run, fitted attributes out.
 
-from fedkin.estimators.fedavg import FedAvgNetwork, FedAvgPolynomial
-from fedkin.estimators.fedgmm import FedGMM
-from fedkin.estimators.fedgrem import FedGrEM
-from fedkin.estimators.fgpr import FGPR
-from fedkin.estimators.fmlr import FMLR
-from fedkin.estimators.gp_rivals import CoKriging, LocalGP, PooledGP
-from fedkin.estimators.ifca import IFCA
-from fedkin.estimators.mixture_rivals import TGMM, FedEM, LocalEM, PooledEM
-from fedkin.estimators.odcl import ODCL, ClusterOracle, LocalERM, NaiveAveraging, OracleAveraging
-from fedkin.estimators.standardizer import Standardizer
+`fedkin.registry` lists them; each is loaded when first used.
+"""
 
-__all__ = [
-    "FGPR",
-    "FMLR",
-    "IFCA",
-    "ODCL",
-    "TGMM",
-    "ClusterOracle",
-    "CoKriging",
-    "FedAvgNetwork",
-    "FedAvgPolynomial",
-    "FedEM",
-    "FedGMM",
-    "FedGrEM",
-    "LocalEM",
-    "LocalERM",
-    "LocalGP",
-    "NaiveAveraging",
-    "OracleAveraging",
-    "PooledEM",
-    "PooledGP",
-    "Standardizer",
-]
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from fedkin.registry import ESTIMATORS
+
+__all__ = sorted(ESTIMATORS)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ESTIMATORS:
+        raise AttributeError(f"module 'fedkin.estimators' has no attribute {name!r}")
+    return getattr(import_module(ESTIMATORS[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

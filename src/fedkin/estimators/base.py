@@ -1,22 +1,31 @@
-"""What all faces share: data in any form to a Federation, sites to rows, the account in words."""
+"""What all estimators share: one `fit`, data in any form to a Federation, the account of a fit.
+
+An estimator names its algorithm; its parameters, defaults and checks are those of the algorithm's
+settings. What it adds: fitted attributes from the result (`_read`), and their use.
+"""
 
 from __future__ import annotations
 
+import inspect
+import warnings
+from collections.abc import Mapping
 from dataclasses import replace
-from numbers import Integral, Real
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_array, check_consistent_length, check_random_state
-from sklearn.utils.validation import column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from fedkin.engines import InProcess
 from fedkin.federation import Federation
 from fedkin.frames import FederationError, plain_names, value_errors
 from fedkin.names import canonical_name, canonical_names, site_labels
-from fedkin.protocol import Algorithm, Outcome
-from fedkin.tables import Table
+from fedkin.protocol import Algorithm, Run
+from fedkin.protocol.runs import About
+from fedkin.settings import Settings
+from fedkin.tables import Summary
 
 # The name of the only site when no groups are given.
 ONLY_SITE = "site"
@@ -25,12 +34,106 @@ NOBODY = ""
 
 
 class FederatedEstimator(BaseEstimator):
-    """Common ground of the estimators; subclasses say `algorithm` and how to read its result.
+    """Common ground of the estimators.
 
-    `_private` names attributes of a fit that are nobody else's business.
+    A subclass names its `_algorithm`, and where it is not the whole class of settings: `_settings`
+    (another class of them), `_fixed` (settings that are not for the user to choose).
     """
 
-    _private: tuple[str, ...] = ("_position",)
+    _algorithm: ClassVar[Algorithm]
+    _settings: ClassVar[type[Settings]]
+    _fixed: ClassVar[Mapping[str, Any]] = {}
+    _needs_target: ClassVar[bool] = True
+    _private: ClassVar[tuple[str, ...]] = ("_run", "_used", "_result", "_position", "_adapted")
+    """Attributes of a fit that are nobody else's business."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        own = vars(cls)
+        if "_algorithm" in own and "_settings" not in own:
+            cls._settings = cls._algorithm.settings
+        if {"_algorithm", "_settings", "_fixed"} & set(own) and "__init__" not in own:
+            cls.__init__ = _constructor(cls._parameters())  # type: ignore[method-assign]
+
+    @classmethod
+    def _parameters(cls) -> dict[str, Any]:
+        """Parameters of the estimator and their defaults, in order."""
+        settings = cls._settings.defaults()
+        chosen = {name: value for name, value in settings.items() if name not in cls._fixed}
+        return {**chosen, "random_state": None, "engine": None}
+
+    # ------------------------------------------------------------ fit
+
+    def fit(self, X=None, y=None, groups=None):
+        """Fit to sites: rows X with target y and a site name per row, or a Federation.
+
+        Without data, the engine reaches sites that hold their own.
+        """
+        settings = self._chosen_settings()
+        self._forget()
+        federation = self._federation(X, y if self._uses_target() else None, groups)
+        if federation is not None:
+            self._check_data(federation, settings)
+        self._keep(self._run_with(settings, federation), settings)
+        self._warn(federation)
+        return self
+
+    def _chosen_settings(self) -> Settings:
+        """The algorithm's settings from the parameters of the same names, checked."""
+        names = [name for name in self._settings.defaults() if name not in self._fixed]
+        return self._settings(**self._fixed, **{name: getattr(self, name) for name in names})
+
+    def _uses_target(self) -> bool:
+        return self._needs_target
+
+    def _check_data(self, federation: Federation, settings: Any) -> None:
+        """Complain about data that the settings do not fit."""
+        if self._uses_target() and federation.y is None:
+            raise ValueError(
+                f"{type(self).__name__} needs a target y: requires y to be passed, but it is None"
+            )
+
+    def _run_with(self, settings: Settings, federation: Federation | None) -> Run:
+        engine = self.engine or InProcess()
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        run: Run = engine.run(self._algorithm, settings, federation, seed)
+        return run
+
+    def _keep(self, run: Run, settings: Settings) -> None:
+        """What every estimator reports, and then its own attributes."""
+        self._run, self._used, self._result = run, settings, run.result
+        self.client_names_ = np.array(run.roster.names, dtype=object)
+        self.traffic_ = run.traffic
+        self.refusals_ = run.refusals
+        self.dropped_ = run.dropped
+        self.n_rounds_ = run.traffic.rounds
+        self._position = {name: k for k, name in enumerate(run.roster.names)}
+        self._adapted: dict[str, Any] = {}
+        self._read(run)
+
+    def _read(self, run: Run) -> None:
+        """Fitted attributes from the result and, in process, from the sites' memories."""
+        raise NotImplementedError
+
+    def _warn(self, federation: Federation | None) -> None:
+        """Warn about a fit that has not settled; subclasses add what else deserves a look."""
+        if not self.converged_:
+            self._warning(
+                f"{type(self).__name__} did not settle within max_rounds={self.max_rounds}; raise "
+                "it or tol",
+                ConvergenceWarning,
+            )
+
+    def _warning(self, message: str, category: type[Warning] = UserWarning) -> None:
+        """Warn at the line that called `fit`."""
+        warnings.warn(message, category, stacklevel=_frames_to_caller())
+
+    def _forget(self) -> None:
+        """Remove what an earlier fit left: not every engine gives every attribute again."""
+        for name in [name for name in vars(self) if name.endswith("_") or name in self._private]:
+            delattr(self, name)
+
+    # ------------------------------------------------------------ data
 
     def _federation(self, X: Any, y: Any, groups: Any) -> Federation | None:
         """The data of a fit; None means that they are at the sites and the engine reaches them."""
@@ -64,26 +167,8 @@ class FederatedEstimator(BaseEstimator):
         sites = np.full(len(X), ONLY_SITE) if groups is None else groups
         return Federation.from_groups(X, sites, y, getattr(self, "feature_names_in_", None))
 
-    def _forget(self) -> None:
-        """Remove what an earlier fit left: not every engine gives every attribute again."""
-        for name in [name for name in vars(self) if name.endswith("_") or name in self._private]:
-            delattr(self, name)
-
-    def _run(self, algorithm: Algorithm, settings: dict[str, Any], federation: Any) -> Outcome:
-        """Fit through the engine and note what every estimator reports."""
-        engine = self.engine or InProcess()
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        outcome: Outcome = engine.run(algorithm, settings, federation, seed)
-        self.client_names_ = np.array(outcome.roster.names, dtype=object)
-        self.traffic_ = outcome.traffic
-        self.refusals_ = outcome.refusals
-        self.dropped_ = outcome.dropped
-        self.n_rounds_ = outcome.traffic.rounds
-        self._position = {name: k for k, name in enumerate(outcome.roster.names)}
-        return outcome
-
     def _rows_and_sites(self, X: Any, groups: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Rows to predict and, for each, the canonical name of its site."""
+        """Rows to predict and, for each, the canonical name of its site (or NOBODY)."""
         if isinstance(X, Federation):
             brings_its_own(None, groups)
             clients = self._with_columns_of_the_fit(X)
@@ -91,10 +176,34 @@ class FederatedEstimator(BaseEstimator):
         X = validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False)
         sites = self._site_of_each(len(X), groups)
         if not np.isfinite(X).all():
-            named = getattr(self, "feature_names_in_", plain_names(X.shape[1]))
-            columns = [(f"column {name!r}", X[:, j]) for j, name in enumerate(named)]
+            columns = [(f"column {name!r}", X[:, j]) for j, name in enumerate(self._features())]
             check_values(columns, sites)
         return X, sites
+
+    def _clients(self, X: Any, y: Any, groups: Any) -> tuple[Federation, np.ndarray]:
+        """Rows as a federation, and where in it each row of X stands.
+
+        Rows of no site in particular are those of a site called NOBODY.
+        """
+        if isinstance(X, Federation):
+            brings_its_own(y, groups)
+            return self._with_columns_of_the_fit(X), np.arange(len(X.X))
+        rows, sites = self._rows_and_sites(X, groups)
+        if y is not None:
+            y = np.asarray(y, dtype=np.float64)
+            if y.shape != (len(rows),):
+                raise ValueError(f"y has shape {y.shape}; X has {len(rows)} rows")
+        return Federation.of_known_sites(rows, sites, y)
+
+    def _new_clients(self, X: Any, y: Any, groups: Any, needs_target: bool = True) -> Federation:
+        """Rows of sites to `adapt` to."""
+        check_is_fitted(self)
+        if groups is None and not isinstance(X, Federation):
+            raise ValueError("adapt needs the name of the site: adapt(X, y, groups='new-site')")
+        clients, _ = self._clients(X, y, groups)
+        if needs_target and clients.y is None:
+            raise ValueError("adapt needs the target y of the new sites' rows")
+        return clients
 
     def _site_of_each(self, n_rows: int, groups: Any) -> np.ndarray:
         """The canonical name of the site of each row, (n_rows,)."""
@@ -133,51 +242,80 @@ class FederatedEstimator(BaseEstimator):
         order = [own.index(name) for name in fitted]
         return replace(clients, X=np.ascontiguousarray(clients.X[:, order]), feature_names=fitted)
 
-    def _outcome_to_score(self, X: Any, y: Any, groups: Any) -> np.ndarray:
-        """The outcome of the rows, numbers or words; a missing one is told by its site."""
+    def _target_to_score(self, X: Any, y: Any, groups: Any) -> np.ndarray:
+        """The target of the rows, numbers or words; a missing one is told by its site."""
         if y is None and isinstance(X, Federation):
             y = X.y
         if y is None:
             raise ValueError(
-                "score needs the outcome y: score(X, y, groups=...), or a Federation with y"
+                "score needs the target y: score(X, y, groups=...), or a Federation with y"
             )
-        outcome = column_or_1d(y)
-        if not np.isfinite(as_numbers(outcome)).all():
+        target = column_or_1d(y)
+        if not np.isfinite(as_numbers(target)).all():
             _, sites = self._rows_and_sites(X, groups)
-            check_consistent_length(sites, outcome)
-            check_values([("target 'y'", as_numbers(outcome))], sites)
-        return outcome
+            check_consistent_length(sites, target)
+            check_values([("target 'y'", as_numbers(target))], sites)
+        return target
 
-    def _travelled(self) -> str:
-        """What travelled, in a sentence."""
-        traffic = self.traffic_
-        return (
-            f"{traffic.rounds} round{'s' * (traffic.rounds != 1)}, {traffic.messages_up} replies, "
-            f"{traffic.bytes_up:,} bytes left the sites, {traffic.bytes_down:,} came to them; "
-            f"{traffic.refused} missing."
-        )
+    # ------------------------------------------------------------ account
 
-    def _traffic_table(self) -> Table:
-        traffic = self.traffic_
-        names = list(dict.fromkeys([*traffic.bytes_up_by_field, *traffic.bytes_down_by_field]))
-        up = [traffic.bytes_up_by_field.get(name, 0) for name in names]
-        down = [traffic.bytes_down_by_field.get(name, 0) for name in names]
-        return Table({"field": names, "bytes up": up, "bytes down": down}, "What travelled")
+    def summary(self) -> Summary:
+        """The fit and its account as tables; prints as text, shows as HTML."""
+        check_is_fitted(self)
+        result, about = self._result, self._about()
+        title = f"{type(self).__name__}: {result.title(about)}"
+        tables = {**result.tables(about), "traffic": self.traffic_.table()}
+        notes = [self.traffic_.sentence(), *result.account(about), *result.remarks(about)]
+        return Summary(title, tables, notes)
+
+    def _about(self) -> About:
+        left = self.traffic_.bytes_up_by_field
+        return About(self.client_names_, self._features(), self._used, left)
+
+    def _features(self) -> list[str]:
+        """Names of the columns; x0, x1, ... where they have none."""
+        names = getattr(self, "feature_names_in_", plain_names(self.n_features_in_))
+        return [str(name) for name in names]
+
+
+def _constructor(parameters: Mapping[str, Any]) -> Any:
+    """A constructor that keeps its parameters, as scikit-learn wants it; keywords but the first."""
+    kinds = [inspect.Parameter.POSITIONAL_OR_KEYWORD, *[inspect.Parameter.KEYWORD_ONLY] * 99]
+    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    taken = [inspect.Parameter(n, k, default=d) for (n, d), k in zip(parameters.items(), kinds)]
+    signature = inspect.Signature([own, *taken])
+
+    def __init__(self, *given, **named):
+        bound = signature.bind(self, *given, **named)
+        bound.apply_defaults()
+        for name in parameters:
+            setattr(self, name, bound.arguments[name])
+
+    __init__.__signature__ = signature  # type: ignore[attr-defined]
+    return __init__
+
+
+def _frames_to_caller() -> int:
+    """How many frames up the first one outside of this package's estimators stands."""
+    frame, n_frames = inspect.currentframe(), 0
+    while frame is not None and "fedkin.estimators" in frame.f_globals.get("__name__", ""):
+        frame, n_frames = frame.f_back, n_frames + 1
+    return n_frames
 
 
 def as_numbers(values: np.ndarray) -> np.ndarray:
-    """Outcomes as far as finite or not is concerned: a missing word is NaN, any other 0."""
+    """Targets as far as finite or not is concerned: a missing word is NaN, any other 0."""
     if values.dtype.kind != "O":
         return values if values.dtype.kind == "f" else np.zeros(len(values))
     return np.array([np.nan if v is None or v != v else 0.0 for v in values])
 
 
 def brings_its_own(y: Any, groups: Any) -> None:
-    """Complain about an outcome or sites beside a Federation, which has both."""
+    """Complain about a target or sites beside a Federation, which has both."""
     if y is not None or groups is not None:
         given = "groups" if y is None else "y"
         raise ValueError(
-            f"{given} was given beside a Federation, which brings its own outcome and sites; build "
+            f"{given} was given beside a Federation, which brings its own target and sites; build "
             "the Federation with it instead"
         )
 
@@ -188,59 +326,3 @@ def check_values(columns: list[tuple[str, np.ndarray]], sites: np.ndarray) -> No
     errors = list(value_errors(columns, owner, [str(name) or None for name in distinct]))
     if errors:
         raise FederationError(errors)
-
-
-def check_count(name: str, value: Any) -> None:
-    """Complain about what is not a whole number of at least one."""
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise ValueError(f"{name} must be a whole number, not {value!r}")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, not {value}")
-
-
-def is_number(value: Any) -> bool:
-    """Whether it can be compared with a bound; True and False are no numbers here."""
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def check_number(name: str, value: Any) -> float:
-    """Complain about what is not a number."""
-    if not is_number(value):
-        raise ValueError(f"{name} must be a number, not {value!r}")
-    return float(value)
-
-
-def check_positive(name: str, value: Any) -> None:
-    """Complain about what is not a number above 0."""
-    if not check_number(name, value) > 0:
-        raise ValueError(f"{name} must be above 0, not {value}")
-
-
-def check_fraction(value: Any) -> None:
-    """Complain about a share of the sites that is none."""
-    if not 0 < check_number("fraction", value) <= 1:
-        raise ValueError(f"fraction must be above 0 and at most 1, not {value}")
-
-
-def check_finite_start(init: Any) -> None:
-    """Complain about a start that is not all numbers: no site is to blame for it."""
-    odd = np.argwhere(~np.isfinite(np.asarray(init, dtype=np.float64)))
-    if len(odd):
-        where = ", ".join(str(i) for i in odd[0])
-        raise ValueError(
-            f"init has entries that are not finite ({len(odd)}, the first at [{where}]); give "
-            "numbers, or a word with which the fit finds its own start"
-        )
-
-
-def listed(names: Any, shown: int = 10) -> str:
-    """The first names, and how many more there are."""
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(repr(name) for name in names[:shown]) + more
-
-
-def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
-    """Complain about a word that is not on the list."""
-    if value not in choices:
-        listed = ", ".join(repr(choice) for choice in choices)
-        raise ValueError(f"{name} must be one of {listed}, not {value!r}")

@@ -1,8 +1,7 @@
-"""The face of the federated standardisation: a scikit-learn transformer."""
+"""Federated standardisation as a scikit-learn transformer."""
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -13,17 +12,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from fedkin.algorithms.standardizer import STANDARDIZER
 from fedkin.estimators.base import FederatedEstimator
 from fedkin.federation import Federation
-from fedkin.tables import Summary, Table
-
-# What left a site, in words.
-ACCOUNT = (
-    "Each site sent its number of rows and, for every column, its mean, sum and sum of squares "
-    "about a common shift; a site with one row thereby sent that row."
-)
-ACCOUNT_WHITEN = (
-    "Each site also sent one matrix of sums of products about the means of its groups, and its "
-    "number of rows less that of its groups. Groups stayed at the site."
-)
 
 
 class Standardizer(OneToOneFeatureMixin, TransformerMixin, FederatedEstimator):
@@ -42,57 +30,62 @@ class Standardizer(OneToOneFeatureMixin, TransformerMixin, FederatedEstimator):
         whitening: a minority of contaminated sites then does little harm.
     random_state : int, RandomState or None
         Decides which rows are grouped first at a site with thousands of rows; nothing else.
-    engine : an engine, None for all sites in this process.
+    engine : engine or None
+        Who reaches the sites; None holds all of them in this process.
 
     Attributes
     ----------
-    mean_ (d,), scale_ (d,), whitening_ (d, d) or None, covariance_ (d, d) or None (within groups,
-    of the standardised columns), odd_sites_, client_names_, converged_, n_rounds_, history_,
-    traffic_, refusals_, n_features_in_
+    mean_ : array of shape (d,)
+        Means of the columns over the rows of all sites.
+    scale_ : array of shape (d,)
+        Standard deviations; 1 for a column that never varies.
+    covariance_ : array of shape (d, d) or None
+        Covariance within groups of the standardised columns.
+    whitening_ : array of shape (d, d) or None
+        `transform` gives ((X - mean_) / scale_) @ whitening_.
+    odd_sites_ : array
+        Sites that were left out of the whitening (`robust`).
+    n_features_in_ : int
+        Number of columns.
+    client_names_ : array of shape (m,)
+        Names of the sites.
+    n_rounds_ : int
+        Rounds of communication.
+    traffic_ : Traffic
+        What travelled.
+    refusals_ : tuple of Refusal
+        Which contributions are missing, and why.
 
-    `transform` gives ((X - mean_) / scale_) @ whitening_. A column that never varies has scale 1.
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedkin import Standardizer
+    >>> X = np.array([[1.0], [2.0], [3.0], [6.0]])
+    >>> scaler = Standardizer().fit(X, groups=["a", "a", "b", "b"])
+    >>> scaler.mean_
+    array([3.])
+    >>> scaler.transform(X).mean().round(12)
+    np.float64(0.0)
     """
 
-    _private = ("_position", "_site_rows", "_site_degrees", "_used")
+    _algorithm = STANDARDIZER
+    _needs_target = False
 
-    def __init__(self, whiten=False, n_groups=None, robust=False, random_state=None, engine=None):
-        self.whiten = whiten
-        self.n_groups = n_groups
-        self.robust = robust
-        self.random_state = random_state
-        self.engine = engine
-
-    def fit(self, X=None, y=None, groups=None):
-        """Fit to sites: rows X with a site name per row, or a Federation; y is not used."""
-        if self.n_groups is not None and self.n_groups < 1:
-            raise ValueError(f"n_groups must be at least 1, not {self.n_groups}")
-        self._forget()
-        federation = self._federation(X, None, groups)
-        settings = {"whiten": self.whiten, "n_groups": self.n_groups, "robust": self.robust}
-        result = self._run(STANDARDIZER, settings, federation).result
-        self.mean_, self.scale_ = result["mean"], result["scale"]
+    def _read(self, run) -> None:
+        result = run.result
+        self.mean_, self.scale_ = result.mean, result.scale
         self.n_features_in_ = len(self.mean_)
-        self.covariance_, self.whitening_ = result.get("covariance"), result.get("whitening")
-        self._site_rows = result["site_rows"]
-        self._site_degrees = result.get("site_degrees")
-        heard = np.isfinite(self._site_rows)
-        self._used = result.get("used", heard)
-        self.odd_sites_ = self.client_names_[heard & ~self._used]
+        self.covariance_, self.whitening_ = result.covariance, result.whitening
+        self.odd_sites_ = self.client_names_[result.odd]
         # Nothing is iterated; generic code may still ask.
         self.converged_, self.history_ = True, {}
-        self._warn()
-        return self
 
-    def _warn(self) -> None:
-        if self._site_degrees is None:
-            return
-        degrees = int(np.nansum(self._site_degrees[self._used]))
-        if degrees < self.n_features_in_:
-            warnings.warn(
+    def _warn(self, federation: Federation | None) -> None:
+        degrees = self._result.degrees
+        if degrees is not None and degrees < self.n_features_in_:
+            self._warning(
                 f"whitening {self.n_features_in_} features needs as many rows beyond the groups, "
-                f"there are {degrees}; lower n_groups or take whiten=False",
-                UserWarning,
-                stacklevel=3,
+                f"there are {degrees}; lower n_groups or take whiten=False"
             )
 
     # ------------------------------------------------------------ use
@@ -123,29 +116,3 @@ class Standardizer(OneToOneFeatureMixin, TransformerMixin, FederatedEstimator):
         if self.whitening_ is not None:
             rows = np.linalg.solve(self.whitening_, rows.T).T
         return rows * self.scale_ + self.mean_
-
-    # ------------------------------------------------------------ account
-
-    def summary(self) -> Summary:
-        """Columns, sites and account as tables; prints as text, shows as HTML."""
-        check_is_fitted(self)
-        names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)])
-        features = {"feature": list(names), "mean": self.mean_, "scale": self.scale_}
-        sites = {"site": self.client_names_, "rows": self._site_rows}
-        if self.covariance_ is not None:
-            features["scale within groups"] = self.scale_ * np.sqrt(np.diagonal(self.covariance_))
-            sites["rows beyond groups"] = self._site_degrees
-            sites["odd"] = np.isin(self.client_names_, self.odd_sites_)
-        tables = {
-            "features": Table(features, "Features"),
-            "sites": Table(sites, "Sites"),
-            "traffic": self._traffic_table(),
-        }
-        notes = [self._travelled(), ACCOUNT]
-        if self.covariance_ is not None:
-            notes.append(ACCOUNT_WHITEN)
-        title = (
-            f"Standardizer: {len(self.client_names_)} sites, {self.n_features_in_} features, "
-            f"{np.nansum(self._site_rows):,.0f} rows"
-        )
-        return Summary(title, tables, notes)

@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from fedkin.protocol import Arrays, Reason, Schema
+from fedkin.arrays import Array, Arrays
+from fedkin.durable import load_arrays
+from fedkin.protocol import Reason, Schema
 
 
 class Ledger:
@@ -79,12 +81,9 @@ class Ledger:
                 continue
         return entries
 
-    def values(self, entry: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def values(self, entry: Mapping[str, Any]) -> dict[str, Array]:
         """The numbers of one entry; none if it was withheld or values are not kept."""
-        if "values" not in entry:
-            return {}
-        with np.load(self.folder / entry["values"], allow_pickle=False) as stored:
-            return dict(stored)
+        return load_arrays(self.folder / entry["values"]) if "values" in entry else {}
 
     def account(
         self, site: str | None = None, schema: Schema | None = None
@@ -105,7 +104,7 @@ class Ledger:
         return totals
 
 
-def _described(array: np.ndarray) -> dict[str, Any]:
+def _described(array: Array) -> dict[str, Any]:
     return {
         "dtype": str(array.dtype),
         "shape": list(array.shape),

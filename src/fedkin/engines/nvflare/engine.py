@@ -9,24 +9,15 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
-import numpy as np
-
+from fedkin.durable import load_arrays
 from fedkin.engines.driver import Rules
 from fedkin.engines.nvflare.deployment import Deployment
-from fedkin.engines.nvflare.jobs import OUTCOME_FILE, Job
+from fedkin.engines.nvflare.jobs import ENDING_FILE, Job
 from fedkin.engines.site import check_run_name
 from fedkin.federation import Federation
 from fedkin.names import name_order
-from fedkin.protocol import (
-    Algorithm,
-    Outcome,
-    QuorumLost,
-    Reason,
-    Refusal,
-    Roster,
-    Settings,
-    Traffic,
-)
+from fedkin.protocol import Algorithm, QuorumLost, Refusal, Roster, Run, Traffic
+from fedkin.settings import Settings
 
 logger = logging.getLogger("fedkin.nvflare")
 
@@ -60,23 +51,23 @@ class Flare:
         settings: Settings,
         federation: Federation | None = None,
         seed: int = 0,
-    ) -> Outcome:
+    ) -> Run:
         """Submit, wait, resubmit if need be, collect."""
         if federation is not None:
             raise ValueError("on real sites the data are at the sites: call fit() without data")
         sites = sorted(self.deployment.kits.sites, key=name_order)
         run = check_run_name(self.run_id or f"{algorithm.name}-{uuid.uuid4().hex[:12]}")
         logger.info("run %s", run)
-        settings = algorithm.completed(settings)
+        algorithm.check(settings)
         both = {"run": run, "algorithm": algorithm.name, "seed": seed}
         for_server = {
             **both,
-            "settings": dict(settings),
+            "settings": settings.to_mapping(),
             "sites": sites,
             "rules": asdict(self.rules),
             "deadline": self.deadline,
         }
-        own = dict(algorithm.settings_for_clients(settings))
+        own = settings.for_sites().to_mapping()
         for_sites = {**both, "settings": own, "features": self.features}
         wait = self.rules.on_loss == "wait"
         needed = len(sites) if wait else max(1, math.ceil(self.rules.quorum * len(sites)))
@@ -89,7 +80,7 @@ class Flare:
                 status = self.deployment.wait(job_id, self.timeout)
             except TimeoutError as error:
                 raise Unfinished(f"run {run!r}: {error}; run_id={run!r} goes on with it") from error
-            ended = self._read(job_id) if status == "FINISHED:COMPLETED" else None
+            ended = self._read(algorithm, job_id) if status == "FINISHED:COMPLETED" else None
             if ended is not None:
                 return ended
             logger.warning("run %s broke off (%s)", run, status)
@@ -99,23 +90,20 @@ class Flare:
             f"Flare(..., run_id={run!r}) goes on with it"
         )
 
-    def _read(self, job_id: str) -> Outcome | None:
+    def _read(self, algorithm: Algorithm, job_id: str) -> Run | None:
         """What the server's job process wrote; None if the run is to be submitted again."""
         folder = self.deployment.collect(job_id)
-        facts = json.loads((folder / OUTCOME_FILE).read_text())
+        facts = json.loads((folder / ENDING_FILE).read_text())
         if facts["ended"] == "site lost":
             return None
         if facts["ended"] == "quorum lost":
             raise QuorumLost(facts["message"])
         if facts["ended"] == "failed":
             raise RuntimeError(f"the server program failed: {facts['message']}")
-        with np.load(folder / "result.npz", allow_pickle=False) as stored:
-            result = dict(stored)
-        refusals = (Refusal(**{**r, "reason": Reason[r["reason"]]}) for r in facts["refusals"])
-        return Outcome(
-            result,
+        return Run(
+            algorithm.result.from_arrays(load_arrays(folder / "result.npz")),
             Roster(tuple(facts["names"]), facts["seed"]),
             Traffic(**facts["traffic"]),
-            tuple(refusals),
+            tuple(map(Refusal.from_json, facts["refusals"])),
             tuple(facts["dropped"]),
         )

@@ -23,7 +23,7 @@ from fedkin.engines.site import check_run_name
 
 SETTINGS_FILE = "settings.json"
 # How the run ended, left in the job's workspace by the server's job process.
-OUTCOME_FILE = "outcome.json"
+ENDING_FILE = "ending.json"
 # Seconds between a site's looks for work; far below FLARE's default.
 TASK_INTERVAL = 0.5
 

@@ -14,22 +14,14 @@ import numpy as np
 from nvflare.collab import collab
 
 from fedkin.algorithms import algorithm as find_algorithm
+from fedkin.arrays import Indices
 from fedkin.engines.driver import Rules, SiteLost, drive
 from fedkin.engines.journal import Journal, Record
-from fedkin.engines.nvflare.jobs import OUTCOME_FILE, job_settings
+from fedkin.engines.nvflare.jobs import ENDING_FILE, job_settings
 from fedkin.engines.nvflare.kits import write_json
 from fedkin.engines.site import check_run_name
-from fedkin.protocol import (
-    Ask,
-    Block,
-    Fault,
-    Indices,
-    Memory,
-    Outcome,
-    QuorumLost,
-    Reason,
-    Roster,
-)
+from fedkin.protocol import Ask, Fault, Memory, QuorumLost, Reason, Roster, Run
+from fedkin.protocol.gate import Batch, Faults
 
 logger = logging.getLogger("fedkin.nvflare")
 
@@ -44,7 +36,7 @@ class Server:
         place = Path(collab.workspace.get_run_dir(collab.fl_ctx.get_job_id()))
         facts: dict[str, Any]
         try:
-            outcome = self._drive(job)
+            run = self._drive(job)
         except _Aborted:
             raise
         except SiteLost as error:
@@ -55,18 +47,18 @@ class Server:
             logger.exception("run %s", job["run"])
             facts = {"ended": "failed", "message": f"{type(error).__name__}: {error}"}
         else:
-            np.savez(place / "result.npz", allow_pickle=False, **outcome.result)
+            np.savez(place / "result.npz", allow_pickle=False, **run.result)
             facts = {
                 "ended": "finished",
-                "names": outcome.roster.names,
-                "seed": outcome.roster.seed,
-                "traffic": asdict(outcome.traffic),
-                "refusals": [{**asdict(r), "reason": r.reason.name} for r in outcome.refusals],
-                "dropped": outcome.dropped,
+                "names": run.roster.names,
+                "seed": run.roster.seed,
+                "traffic": asdict(run.traffic),
+                "refusals": [refusal.to_json() for refusal in run.refusals],
+                "dropped": run.dropped,
             }
-        write_json(place / OUTCOME_FILE, facts)
+        write_json(place / ENDING_FILE, facts)
 
-    def _drive(self, job: dict[str, Any]) -> Outcome:
+    def _drive(self, job: dict[str, Any]) -> Run:
         algorithm = find_algorithm(job["algorithm"])
         roster = Roster(tuple(job["sites"]), job["seed"])
         run = check_run_name(job["run"])
@@ -76,7 +68,8 @@ class Server:
         journal.open({**known, "engine": "nvflare"}, about)
         link = _FlareLink(roster, job["deadline"])
         rules = Rules(**job["rules"])
-        return drive(algorithm, job["settings"], roster, link, rules, journal, progress=False)
+        settings = algorithm.settings.from_mapping(job["settings"])
+        return drive(algorithm, settings, roster, link, rules, journal, progress=False)
 
 
 class _Aborted(RuntimeError):
@@ -86,43 +79,45 @@ class _Aborted(RuntimeError):
 class _FlareLink:
     """Asks all sites at once; acknowledgements ride on the next question."""
 
-    sizes: Indices | None = None
-    least_rows = 0
+    gated = False
     last_error: Exception | None = None
 
     def __init__(self, roster: Roster, deadline: float) -> None:
         self.roster, self.deadline = roster, deadline
         self.acknowledged = np.zeros(len(roster), dtype=np.int64)
 
-    def exchange(
-        self, number: int, ask: Ask, asked: Indices
-    ) -> tuple[Sequence[Block], dict[int, Fault]]:
-        blocks: list[Block] = []
-        failed: dict[int, Fault] = {}
+    def exchange(self, number: int, ask: Ask, asked: Indices) -> tuple[Sequence[Batch], Faults]:
+        batches: list[Batch] = []
+        failed: Faults = {}
         pending = {}
         for k in map(int, asked):
             try:
                 pending[k] = self._call(number, ask, k)
             except RuntimeError:  # the site never came to this job
-                failed[k] = (Reason.LATE, "")
+                failed[k] = Fault(Reason.LATE)
         for k, queue in pending.items():
             for _, reply in queue:
                 arrays, fault = understood(reply)
                 if fault is not None:
                     failed[k] = fault
                 else:
-                    blocks.append((np.array([k]), arrays))
+                    batches.append((np.array([k]), arrays))
             if queue.failures:
-                failed[k] = (Reason.LATE, "")
+                failed[k] = Fault(Reason.LATE)
         if collab.is_aborted:
             raise _Aborted(f"round {number}")
-        return blocks, failed
+        return batches, failed
 
     def _call(self, number: int, ask: Ask, k: int) -> Any:
         personal = {name: array[k : k + 1] for name, array in ask.personal.items()}
         site = collab.get_clients([self.roster.names[k]])
         return site(blocking=False, timeout=self.deadline).answer(
-            number, ask.step, int(self.acknowledged[k]), dict(ask.common), personal
+            number,
+            ask.step,
+            list(ask.fields),
+            int(self.acknowledged[k]),
+            dict(ask.common),
+            personal,
         )
 
     def settle(self, number: int, accepted: Indices) -> None:
@@ -148,12 +143,8 @@ class _FlareLink:
 
 def understood(reply: Any) -> tuple[dict[str, Any], Fault | None]:
     """A site's reply, whatever it may be: its arrays, or what is wrong."""
-    strange = (Reason.UNDECLARED, "")
     if not isinstance(reply, dict) or not isinstance(reply.get("arrays"), dict):
-        return {}, strange
-    word, name = reply.get("fault", ""), reply.get("field", "")
-    if word:
-        known = isinstance(word, str) and word in Reason.__members__
-        declared = name if isinstance(name, str) and name.isidentifier() else ""
-        return {}, (Reason[word], declared[:80]) if known else strange
+        return {}, Fault(Reason.UNDECLARED)
+    if reply.get("reason"):
+        return {}, Fault.from_json(reply)
     return reply["arrays"], None

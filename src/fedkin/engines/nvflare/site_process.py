@@ -21,7 +21,7 @@ from fedkin.engines.nvflare.jobs import job_settings
 from fedkin.engines.site import SiteHalf
 from fedkin.federation import Federation
 from fedkin.frames import plain_names
-from fedkin.protocol import Reason
+from fedkin.protocol import Ask, Fault, Reason
 
 logger = logging.getLogger("fedkin.nvflare")
 
@@ -59,7 +59,8 @@ class Site:
         clients = in_order(clients, job["features"])
         algorithm = find_algorithm(job["algorithm"])
         least = own.get("least_rows", 0)
-        return SiteHalf(algorithm, job["settings"], clients, job["seed"], job["run"], state, least)
+        settings = algorithm.settings.at_site(job["settings"])
+        return SiteHalf(algorithm, settings, clients, job["seed"], job["run"], state, least)
 
     def _own(self, state: Path, patience: float = 30.0) -> None:
         """A job process left over from before a crash must be gone before we touch its memory."""
@@ -79,22 +80,24 @@ class Site:
         self,
         number: int,
         step: str,
+        fields: list[str],
         acknowledged: int,
         common: dict[str, Any],
         personal: dict[str, Any],
     ) -> dict[str, Any]:
         """One question of the server's; the reply is declared arrays or a word."""
         if self.half is None or collab.caller != SERVER_NAME:
-            return _word(Reason.ERROR)
+            return _word(Fault(Reason.ERROR))
         if not self._busy.acquire(blocking=False):
-            return _word(Reason.LATE)
+            return _word(Fault(Reason.LATE))
         try:
-            answer = self.half.answer(number, step, acknowledged, common, personal)
+            ask = Ask(step, common, personal, tuple(fields))
+            leaves = self.half.answer(number, ask, acknowledged)
         finally:
             self._busy.release()
-        if answer.fault is not None:
-            return _word(*answer.fault)
-        return {"fault": "", "field": "", "arrays": dict(answer.arrays)}
+        if leaves.fault is not None:
+            return _word(leaves.fault)
+        return {"reason": "", "field": "", "arrays": dict(leaves.arrays)}
 
     @collab.publish
     def finish(self, acknowledged: int) -> bool:
@@ -109,8 +112,8 @@ class Site:
         return True
 
 
-def _word(reason: Reason, name: str = "") -> dict[str, Any]:
-    return {"fault": reason.name, "field": name, "arrays": {}}
+def _word(fault: Fault) -> dict[str, Any]:
+    return {**fault.to_json(), "arrays": {}}
 
 
 def in_order(clients: Federation, features: Sequence[str] | None) -> Federation:

@@ -1,4 +1,4 @@
-"""Where the server's sums come from: the two ways of sharing, behind one set of words.
+"""Where the E-step happens, at the server or at the sites, behind one set of words.
 
 `AtServer` holds the sites' statistics and asks nobody; `AtSites` asks in every round and keeps each
 site's last reply for the rounds it misses. Both say who sent what rows cannot give.
@@ -7,12 +7,12 @@ site's last reply for the rounds it misses. Both say who sent what rows cannot g
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedkin.algorithms import fmlr_starts as starts
+from fedkin.arrays import Array, Floats
 from fedkin.models.grouped_regression import (
     SMALLEST_NOISE_SHARE,
     SMALLEST_VARIANCE,
@@ -31,12 +31,14 @@ from fedkin.models.least_squares import (
     possible,
     solve,
 )
-from fedkin.protocol import DEFAULT_BOUND, Array, Ask, Replies, Roster, Settings
+from fedkin.protocol import DEFAULT_BOUND, Ask, LastReplies, Replies, Roster, over_roster
 
-Floats = NDArray[np.float64]
+if TYPE_CHECKING:
+    from fedkin.algorithms.fmlr import FmlrSettings
+
 Server = Generator[Ask, Replies, Any]
 
-# A client whose outcome spreads more than this many times the median client's has a scale of its
+# A client whose target spreads more than this many times the median client's has a scale of its
 # own: it counts as just so wide when the scale is set and, with `robust`, stays out of the start.
 OWN_SCALE = 1e2
 # A site's last reply stands for so many times the rounds in which everybody is asked once. A site
@@ -55,10 +57,10 @@ class Sites(NamedTuple):
     responsibilities: Floats | None
 
 
-class Source:
-    """Where the server's sums come from, and what it knows of the data's size and scale."""
+class Expectation:
+    """What the E-step's sums come from, and what is known of the data's size and scale."""
 
-    def __init__(self, roster: Roster, settings: Settings, rng: np.random.Generator) -> None:
+    def __init__(self, roster: Roster, settings: FmlrSettings, rng: np.random.Generator) -> None:
         self.roster, self.settings, self.rng = roster, settings, rng
         self.n_sites = self.n_coefficients = 0
         self.scale = 0.0
@@ -77,41 +79,41 @@ class Source:
     def begin(self) -> None:
         """A fit begins: replies about another one are worth nothing."""
 
-    def _measure(self, outcome: Floats, n_coef: int) -> None:
+    def _measure(self, target: Floats, n_coef: int) -> None:
         """Size and scale from (n, sum y, sum y^2) per site."""
-        self.n_sites, self.n_coefficients = len(outcome), n_coef
+        self.n_sites, self.n_coefficients = len(target), n_coef
         if not self.n_sites:
             return
-        n, total, square = outcome.T
-        centre = float(np.median(total / n)) if self.settings["fit_intercept"] else 0.0
+        n, total, square = target.T
+        centre = float(np.median(total / n)) if self.settings.fit_intercept else 0.0
         spread = np.maximum(square - 2 * centre * total + n * centre**2, 0.0) / n
-        # What is left of a constant outcome is rounding, not a scale.
+        # What is left of a constant target is rounding, not a scale.
         spread = np.where(spread > SMALLEST_NOISE_SHARE * square / n, spread, 0.0)
         widest = OWN_SCALE * float(np.median(spread))
         typical = np.minimum(spread, widest) if widest > 0 else spread
         variance = float((typical * n).sum() / n.sum())
-        # Without variation the size of the outcome is all there is; without size, nothing is.
+        # Without variation the size of the target is all there is; without size, nothing is.
         variance = variance or float(np.median(square / n)) or 1.0
         self.scale = float(np.sqrt(max(variance, SMALLEST_VARIANCE)))
-        if self.settings["robust"]:
+        if self.settings.robust:
             if widest > 0:
                 self.limit = widest + centre**2
             null = np.zeros(n_coef)
-            null[-1] = centre if self.settings["fit_intercept"] else 0.0
+            null[-1] = centre if self.settings.fit_intercept else 0.0
             self.noise = Noise(null, self.scale**2)
 
 
-class AtServer(Source):
+class AtServer(Expectation):
     """share="statistics": the statistics travel once, the rest happens here."""
 
     def open(self) -> Server:
-        """Learn who is there, how many rows, and the scale of the outcome."""
-        spectral = str(self.settings["init"]) == "spectral"
+        """Learn who is there, how many rows, and the scale of the target."""
+        spectral = self.settings.given_start is None and self.settings.init == "spectral"
         step = "statistics_and_moments" if spectral else "statistics"
         common = {"limit": np.array(self.limit)} if spectral else {}
         replies = yield Ask(step, common, note="collecting statistics")
         sent = np.ascontiguousarray(replies["statistics"].T)
-        fine = possible(sent, self.settings["fit_intercept"])
+        fine = possible(sent, self.settings.fit_intercept)
         self.implausible[replies.clients[~fine]] = True
         self.clients = replies.clients[fine]
         self.statistics = sent if fine.all() else np.ascontiguousarray(sent[:, fine])
@@ -119,7 +121,7 @@ class AtServer(Source):
         n_coef = n_coefficients(len(self.statistics))
         n, square = self.statistics[-1], self.statistics[-2]
         # With an intercept, sum y is the product of the last two columns.
-        total = self.statistics[-3] if self.settings["fit_intercept"] else np.zeros_like(n)
+        total = self.statistics[-3] if self.settings.fit_intercept else np.zeros_like(n)
         self._measure(np.stack([n, total, square], axis=1), n_coef)
         plain = square <= self.limit * n
         self.plain = self.statistics[:, plain]
@@ -152,67 +154,37 @@ class AtServer(Source):
         """Every site's groups and likelihood under the final parameters."""
         yield from ()
         share, loglik = responsibilities(self.statistics, parameters, self.outside)
-        everyone = np.tile(parameters.weights[0], (len(self.roster), 1))
-        everyone[self.clients] = share[0].T
+        m = len(self.roster)
         return Sites(
-            _spread(loglik[0], self.clients, len(self.roster)),
+            over_roster(loglik[0], self.clients, m),
             self.rows,
-            everyone,
+            over_roster(share[0].T, self.clients, m, missing=parameters.weights[0]),
         )
 
 
-class _Standing:
-    """Every site's last reply to "weighted_sums" and its age in rounds."""
-
-    def __init__(self, n_sites: int) -> None:
-        self.age = np.full(n_sites, np.inf)
-        self.parts: list[Floats] = []
-        self.borrowed = True
-
-    def put(self, clients: Array, which: Array, replies: list[Floats]) -> None:
-        """Keep replies of some sites about some restarts; the first are about all restarts."""
-        everybody = len(clients) == len(self.age)
-        if not self.parts and not everybody:
-            self.parts = [np.zeros((len(self.age), *part.shape[1:])) for part in replies]
-            self.borrowed = False
-        if everybody and (not self.parts or len(which) == self.parts[0].shape[1]):
-            self.parts, self.borrowed = replies, True
-            return
-        if self.borrowed:  # what came as a reply is not ours to write on
-            self.parts, self.borrowed = [part.copy() for part in self.parts], False
-        place: Any = np.s_[:, which] if everybody else np.ix_(clients, which)
-        for part, reply in zip(self.parts, replies):
-            part[place] = reply
-
-    def total(self, stands: Array, which: Array) -> Totals:
-        """Sums over the sites whose reply stands, for some restarts."""
-        place = np.ix_(np.flatnonzero(stands), which)
-        return Totals(*(part[place].sum(axis=0) for part in self.parts))
-
-
-class AtSites(Source):
+class AtSites(Expectation):
     """share="sums": the paper's rounds. What the program computes are totals over sites and each
-    site's number of rows and scale of the outcome; single replies are only checked for being
+    site's number of rows and scale of the target; single replies are only checked for being
     possible, and kept for the rounds a site misses."""
 
     def open(self) -> Server:
-        """Learn who is there, how many rows, and the scale of the outcome."""
-        replies = yield Ask("outcome", note="size and scale")
-        outcome = replies["outcome"]
-        n_coef = np.median(outcome[:, 3])
+        """Learn who is there, how many rows, and the scale of the target."""
+        replies = yield Ask("target", note="size and scale")
+        target = replies["target"]
+        n_coef = np.median(target[:, 3])
         # Packed statistics of a regression on nothing but an intercept.
-        fine = possible(np.ascontiguousarray(outcome[:, [0, 1, 2, 0]].T), True)
-        fine &= outcome[:, 3] == n_coef
+        fine = possible(np.ascontiguousarray(target[:, [0, 1, 2, 0]].T), True)
+        fine &= target[:, 3] == n_coef
         self._believe(replies.clients, fine)
         m, q = len(self.roster), n_statistics(int(n_coef))
         self.squares, self.statistics = np.full(m, np.nan), np.full((m, q), np.nan)
         heard = replies.clients[fine]
-        self.rows[heard], self.squares[heard] = outcome[fine, 0], outcome[fine, 2]
-        self._measure(outcome[fine, :3], int(n_coef))
+        self.rows[heard], self.squares[heard] = target[fine, 0], target[fine, 2]
+        self._measure(target[fine, :3], int(n_coef))
 
     def begin(self) -> None:
         """Forget the replies of another fit."""
-        self.standing = _Standing(len(self.roster))
+        self.last = LastReplies(len(self.roster))
 
     def expect(self, parameters: Parameters, which: Array, fraction: float) -> Server:
         """One E-step over all sites, for the restarts `which`."""
@@ -220,21 +192,19 @@ class AtSites(Source):
         replies = yield Ask("weighted_sums", common, fraction=fraction, note="EM")
         fine = self._possible_sums(replies.clients, replies["sums"], replies["counts"])
         kept = self._believe(replies.clients, fine)
-        clients, age = replies.clients[kept], self.standing.age
-        parts = [replies["sums"], replies["counts"], replies["loglik"]]
+        parts = {name: replies[name] for name in Totals._fields}
         if not kept.all():
-            parts = [part[kept] for part in parts]
-        self.standing.put(clients, which, parts)
-        age += 1.0
-        age[clients] = 0.0
+            parts = {name: part[kept] for name, part in parts.items()}
+        self.last.put(replies.clients[kept], parts, which)
+        age = self.last.age
         age[self.implausible] = np.inf
-        stands = age < np.ceil(STANDING_TURNS / self.settings["fraction"])
+        stands = age < np.ceil(STANDING_TURNS / self.settings.fraction)
         if not stands.any():
             raise ValueError(NOBODY_POSSIBLE)
         self.oldest = int(age[stands].max())
         if not self.oldest:
-            return Totals(*(part.sum(axis=0) for part in parts))
-        return self.standing.total(stands, which)
+            return Totals(**{name: part.sum(axis=0) for name, part in parts.items()})
+        return Totals(*(self.last.total(name, stands, which) for name in Totals._fields))
 
     def starts(self, n_components: int, word: str, n_restarts: int) -> Server:
         """Coefficients (R, K, d) to begin from."""
@@ -267,8 +237,8 @@ class AtSites(Source):
         )
         m, clients = len(self.roster), replies.clients[kept]
         return Sites(
-            _spread(replies["loglik"][kept, 0], clients, m),
-            _spread(replies["rows"][kept], clients, m),
+            over_roster(replies["loglik"][kept, 0], clients, m),
+            over_roster(replies["rows"][kept], clients, m),
             None,
         )
 
@@ -305,7 +275,7 @@ class AtSites(Source):
 
     def _possible_statistics(self, clients: Array, statistics: Floats) -> Array:
         """Look at sites' statistics (m, q) for the first time and keep those that are possible."""
-        fine: Array = possible(np.ascontiguousarray(statistics.T), self.settings["fit_intercept"])
+        fine: Array = possible(np.ascontiguousarray(statistics.T), self.settings.fit_intercept)
         fine &= self._same(self.rows, clients, statistics[:, -1])
         fine &= self._same(self.squares, clients, statistics[:, -2])
         self.statistics[clients[fine]] = statistics[fine]
@@ -317,12 +287,6 @@ class AtSites(Source):
         before = known[clients]
         same: Array = np.isnan(before) | (np.abs(values - before) <= POSSIBLE_SLACK * before)
         return same
-
-
-def _spread(values: Floats, clients: Array, n_clients: int) -> Floats:
-    everyone = np.full(n_clients, np.nan)
-    everyone[clients] = values
-    return everyone
 
 
 def pack_noise(noise: Noise | None) -> Floats:

@@ -1,0 +1,212 @@
+"""The gate every message passes: declared names, types, shapes, bounds, and rows behind them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from fedkin.arrays import Arrays, Bools, Indices
+from fedkin.protocol.messages import Dims, Field, ProtocolError, Replies, Schema
+
+# Longest name of a field that a foreign message may make us repeat.
+LONGEST_NAME = 80
+
+
+class Reason(StrEnum):
+    """Why a client's contribution is missing from a round.
+
+    These are the only words about a failure that travel.
+    """
+
+    UNDECLARED = "a field that is not declared"
+    MISSING = "a declared field is missing"
+    DTYPE = "wrong type of numbers"
+    SHAPE = "wrong shape"
+    NOT_FINITE = "not a finite number"
+    BOUND = "a value over the bound"
+    FEW_ROWS = "too few rows behind an entry"
+    ERROR = "the client function failed"
+    LATE = "no answer in time"
+    ABSENT = "did not take part"
+    MEMORY = "the site's memory belongs to another round"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with a client's contribution, and in which field."""
+
+    reason: Reason
+    field: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.reason} in {self.field!r}" if self.field else str(self.reason)
+
+    def to_json(self) -> dict[str, str]:
+        """Two words, as they travel and are kept."""
+        return {"reason": self.reason.name, "field": self.field}
+
+    @classmethod
+    def from_json(cls, told: Any) -> Fault:
+        """The fault that somebody tells of, whoever it is: a strange word is a fault itself."""
+        word = told.get("reason") if isinstance(told, Mapping) else None
+        if not isinstance(word, str) or word not in Reason.__members__:
+            return cls(Reason.UNDECLARED)
+        name = told.get("field", "")
+        known = isinstance(name, str) and name.isidentifier()
+        return cls(Reason[word], name[:LONGEST_NAME] if known else "")
+
+
+# Some clients (positions in the roster) and their arrays, with these clients as first axis.
+Batch = tuple[Indices, Arrays]
+Faults = dict[int, Fault]
+_Meaning = tuple[tuple[str, int], ...]
+
+
+def bind(schema: Schema, arrays: Arrays, dims: Dims, lead: int = 0) -> dict[str, int]:
+    """`dims` with the symbols that the shapes of `arrays` (after `lead` axes) settle."""
+    bound = dict(dims)
+    for name, declared in schema.items():
+        if name not in arrays:
+            raise ProtocolError(f"the Ask lacks the declared array {name!r}")
+        shape = np.shape(arrays[name])[lead:]
+        if len(shape) != len(declared.shape):
+            raise ProtocolError(f"{name!r} has shape {shape}, declared {declared.shape}")
+        for symbol, size in zip(declared.shape, shape):
+            wanted = symbol if isinstance(symbol, int) else bound.setdefault(symbol, size)
+            if wanted != size:
+                raise ProtocolError(f"{name!r} has shape {shape}, declared {declared.shape}")
+    if len(arrays) > len(schema):
+        extra = sorted(set(arrays) - set(schema))
+        raise ProtocolError(f"the Ask carries undeclared arrays: {', '.join(extra)}")
+    return bound
+
+
+def inspect(schema: Schema, batches: Sequence[Batch], dims: Dims) -> tuple[Replies | None, Faults]:
+    """The acceptable replies of a round, and what is wrong with each of the others.
+
+    Symbols that the Ask left open are settled by what most clients sent.
+    """
+    faults: Faults = {}
+    kept = [cleaned(schema, batch, dims, faults) for batch in batches]
+    return merged(schema, [batch for batch in kept if batch is not None], dims, faults), faults
+
+
+def cleaned(
+    schema: Schema,
+    batch: Batch,
+    dims: Dims,
+    faults: Faults,
+    rows: Indices | None = None,
+    least_rows: int = 0,
+) -> Batch | None:
+    """The clients of one batch whose arrays are as declared; the others go into `faults`.
+
+    `rows` (of each client of the batch) is known at the sites only; the rule on rows behind an
+    entry acts there, and a site's own `least_rows` may be stricter than the declared one.
+    """
+    clients, arrays = batch
+    fault, _ = _form(schema, arrays, dims, len(clients))
+    if fault is not None:
+        faults.update(dict.fromkeys(map(int, clients), fault))
+        return None
+    good: Bools | None = None
+    for name, declared in schema.items():
+        array = arrays[name]
+        # One pass each when all is well: NaN and infinity fail these comparisons.
+        if array.size and not (array.max() <= declared.bound and array.min() >= -declared.bound):
+            good = _and(good, _within_bounds(name, declared, batch, faults))
+        if rows is not None:
+            few = rows < max(declared.least_rows, least_rows)
+            if few.any():
+                good = _and(good, ~few)
+                fault = Fault(Reason.FEW_ROWS, name)
+                faults.update(dict.fromkeys(map(int, clients[few]), fault))
+    if good is None:
+        return batch if len(clients) else None
+    if not good.any():
+        return None
+    return clients[good], {name: arrays[name][good] for name in schema}
+
+
+def merged(
+    schema: Schema, batches: Sequence[Batch], dims: Dims, faults: Faults
+) -> Replies | None:
+    """Clean batches as one, in roster order; who means something else by open symbols is out."""
+    if len(batches) > 1:
+        batches = _majority(schema, batches, dims, faults)
+    if not batches:
+        return None
+    if len(batches) == 1:
+        return Replies(*batches[0])
+    clients = np.concatenate([clients for clients, _ in batches])
+    order = np.argsort(clients)
+    arrays = {name: np.concatenate([arrays[name] for _, arrays in batches]) for name in schema}
+    return Replies(clients[order], {name: array[order] for name, array in arrays.items()})
+
+
+def _form(
+    schema: Schema, arrays: Arrays, dims: Dims, n_clients: int
+) -> tuple[Fault | None, _Meaning]:
+    """What is wrong with names, types and shapes; else the symbols this batch would settle."""
+    opened: dict[str, int] = {}
+    for name, declared in schema.items():
+        array = arrays.get(name)
+        if array is None:
+            return Fault(Reason.MISSING, name), ()
+        if not isinstance(array, np.ndarray) or array.dtype != declared.dtype:
+            return Fault(Reason.DTYPE, name), ()
+        shape = array.shape[1:]
+        if array.shape[:1] != (n_clients,) or len(shape) != len(declared.shape):
+            return Fault(Reason.SHAPE, name), ()
+        for symbol, size in zip(declared.shape, shape):
+            if isinstance(symbol, int):
+                expected = symbol
+            elif symbol in dims:
+                expected = dims[symbol]
+            else:
+                expected = opened.setdefault(symbol, size)
+            if expected != size:
+                return Fault(Reason.SHAPE, name), ()
+    if len(arrays) > len(schema):
+        return Fault(Reason.UNDECLARED), ()
+    return None, tuple(sorted(opened.items()))
+
+
+def _majority(
+    schema: Schema, batches: Sequence[Batch], dims: Dims, faults: Faults
+) -> Sequence[Batch]:
+    """The batches that agree with what most clients mean by the open symbols."""
+    meanings = [_form(schema, arrays, dims, len(clients))[1] for clients, arrays in batches]
+    if all(meaning == meanings[0] for meaning in meanings):
+        return batches
+    votes: Counter[_Meaning] = Counter()
+    for (clients, _), meaning in zip(batches, meanings):
+        votes[meaning] += len(clients)
+    winner = votes.most_common(1)[0][0]
+    for (clients, _), meaning in zip(batches, meanings):
+        if meaning != winner:
+            faults.update(dict.fromkeys(map(int, clients), Fault(Reason.SHAPE)))
+    return [batch for batch, meaning in zip(batches, meanings) if meaning == winner]
+
+
+def _within_bounds(name: str, declared: Field, batch: Batch, faults: Faults) -> Bools:
+    """Which clients' numbers are finite and within the bound, (k,)."""
+    clients, arrays = batch
+    numbers = arrays[name].reshape(len(clients), -1)
+    finite: Bools = np.isfinite(numbers).all(axis=1)
+    held = np.abs(np.where(np.isfinite(numbers), numbers, 0.0))
+    within: Bools = (held <= declared.bound).all(axis=1)
+    over, odd = Fault(Reason.BOUND, name), Fault(Reason.NOT_FINITE, name)
+    faults.update(dict.fromkeys(map(int, clients[finite & ~within]), over))
+    faults.update(dict.fromkeys(map(int, clients[~finite]), odd))
+    fine: Bools = finite & within
+    return fine
+
+
+def _and(good: Bools | None, also: Bools) -> Bools:
+    return also if good is None else np.logical_and(good, also)

@@ -1,0 +1,102 @@
+"""What travels: questions, replies, and the declared form of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedkin.arrays import Array, Arrays, Indices
+
+Memory = dict[str, Array] | None
+Dims = Mapping[str, int]
+
+DEFAULT_BOUND = 1e100
+
+
+class QuorumLost(RuntimeError):
+    """Too few sites answered a round."""
+
+
+class ProtocolError(RuntimeError):
+    """A server program or client function broke the contract."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One named array of a message; `shape` is without the client axis, in symbols or numbers."""
+
+    shape: tuple[str | int, ...]
+    meaning: str
+    dtype: str = "float64"
+    bound: float = DEFAULT_BOUND
+    least_rows: int = 1
+    """A client with fewer rows behind each entry does not send the reply at all."""
+
+
+Schema = Mapping[str, Field]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One round: every asked client runs `step`.
+
+    `common` goes to all; `personal` has the roster as first axis and each client gets its row.
+    `fields` names which of the step's optional fields shall come back besides the others.
+    `who` (positions in the roster) narrows who is asked, `fraction` draws that share of them.
+    `note` is what a progress bar shows.
+    """
+
+    step: str
+    common: Arrays = field(default_factory=dict)
+    personal: Arrays = field(default_factory=dict)
+    fields: tuple[str, ...] = ()
+    who: Indices | None = None
+    fraction: float = 1.0
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Replies(Mapping[str, Array]):
+    """What came back: arrays with the answering clients as first axis, in roster order."""
+
+    clients: Indices
+    arrays: Arrays
+
+    def __getitem__(self, name: str) -> Array:
+        return self.arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+    def total(self, name: str) -> Array:
+        """The sum over the clients that answered."""
+        summed: Array = self.arrays[name].sum(axis=0)
+        return summed
+
+
+@dataclass(frozen=True)
+class Roster:
+    """Who takes part, fixed at submission, in canonical order; and the seed of the run."""
+
+    names: tuple[str, ...]
+    seed: int = 0
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def over_roster(
+    values: Array, clients: Indices, n_clients: int, missing: float | Array = np.nan
+) -> Array:
+    """Values of some clients as an array of all, (n_clients, ...); the others have `missing`."""
+    values = np.asarray(values)
+    dtype = np.result_type(values, np.asarray(missing))
+    everyone = np.empty((n_clients, *values.shape[1:]), dtype)
+    everyone[:] = missing
+    everyone[clients] = values
+    return everyone

@@ -1,0 +1,74 @@
+"""The methods there are: the one place where a method is entered.
+
+A row names a method, the module and constant of its algorithm, and its estimators with the modules
+they live in. `fedkin`, `fedkin.estimators` and `fedkin.algorithms` all read it here, and load a
+module when a name is first used. It is also the only door by which a site finds an algorithm:
+nothing is ever unpickled or evaluated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Method:
+    """Where a method's algorithm and estimators live."""
+
+    name: str
+    module: str
+    constant: str
+    estimators: Mapping[str, str] = field(default_factory=dict)
+
+
+METHODS = (
+    Method("fmlr", "fmlr", "FMLR", {"FMLR": "fmlr"}),
+    Method("fedgrem", "fedgrem", "FEDGREM", {"FedGrEM": "fedgrem"}),
+    Method("fedem", "fedem", "FEDEM", {"FedEM": "mixture_rivals"}),
+    Method("fedgmm", "fedgmm", "FEDGMM", {"FedGMM": "fedgmm"}),
+    Method("tgmm", "tgmm", "TGMM", {"TGMM": "mixture_rivals"}),
+    Method(
+        "local_em",
+        "local_em",
+        "LOCAL_EM",
+        {"LocalEM": "mixture_rivals", "PooledEM": "mixture_rivals"},
+    ),
+    Method(
+        "odcl",
+        "odcl",
+        "ODCL",
+        {
+            "ODCL": "odcl",
+            "NaiveAveraging": "odcl",
+            "OracleAveraging": "odcl",
+            "ClusterOracle": "odcl",
+            "LocalERM": "odcl",
+        },
+    ),
+    Method("ifca", "ifca", "IFCA", {"IFCA": "ifca"}),
+    Method("standardizer", "standardizer", "STANDARDIZER", {"Standardizer": "standardizer"}),
+    Method(
+        "fgpr",
+        "fgpr",
+        "FGPR",
+        {
+            "FGPR": "fgpr",
+            "LocalGP": "gp_rivals",
+            "PooledGP": "gp_rivals",
+            "CoKriging": "gp_rivals",
+        },
+    ),
+    Method(
+        "fedavg",
+        "fedavg",
+        "FEDAVG",
+        {"FedAvgPolynomial": "fedavg", "FedAvgNetwork": "fedavg"},
+    ),
+    Method("consensus_lasso", "consensus", "CONSENSUS_LASSO"),
+)
+
+ALGORITHMS = {m.name: (f"fedkin.algorithms.{m.module}", m.constant) for m in METHODS}
+ESTIMATORS = {
+    name: f"fedkin.estimators.{module}" for m in METHODS for name, module in m.estimators.items()
+}
