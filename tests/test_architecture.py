@@ -13,6 +13,7 @@ ROOMS = (
     "frames",
     "randomness",
     "threads",
+    "ties",
     "tables",
     "federation",
     "protocol",

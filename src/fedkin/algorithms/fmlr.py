@@ -65,6 +65,7 @@ from fedkin.protocol import (
     Settings,
     Step,
 )
+from fedkin.ties import RELATIVE, first_best, first_least, tied_order
 
 Floats = NDArray[np.float64]
 
@@ -204,7 +205,7 @@ def program(roster: Roster, settings: Settings) -> Program:
     for n_components in candidates:
         fits += [(yield from _fit(source, n_components, settings))]
     curve = np.array([fit.criterion(source.n_rows) for fit in fits])
-    chosen = int(np.argmin(curve[:, 2]))
+    chosen = int(first_least(curve[:, 2], floor=RELATIVE))
     best = fits[chosen]
     if isinstance(settings["init"], str):
         best = _by_weight(best)
@@ -236,7 +237,7 @@ def _fit(source: AtServer | AtSites, n_components: int, settings: Settings) -> S
     parameters, history, settled = yield from _improve(source, parameters, settings)
     totals = yield from source.expect(parameters, np.arange(len(parameters.coef)), 1.0)
     per_row = _per_row(totals)
-    best = int(np.nanargmax(per_row))
+    best = int(first_best(per_row, floor=RELATIVE))
     final = Parameters(*(part[best : best + 1] for part in parameters))
     d = final.coef.shape[-1]
     free = n_components * d + (settings["sigma"] is None)
@@ -313,7 +314,7 @@ def _start(source: AtServer | AtSites, n_components: int, settings: Settings) ->
 def _by_weight(fit: _Fit) -> _Fit:
     """Components in the order of their proportions; the noise group stays last."""
     coef, sigma, weights = fit.parameters
-    order = np.argsort(-weights[0, : coef.shape[1]], kind="stable")
+    order = tied_order(-weights[0, : coef.shape[1]])
     groups = np.append(order, np.arange(len(order), weights.shape[1]))
     ordered = Parameters(coef[:, order], sigma, weights[:, groups])
     return fit._replace(parameters=ordered, counts=fit.counts[groups])

@@ -30,6 +30,7 @@ from fedkin.models.grouped_regression import (
 from fedkin.models.least_squares import packed_statistics
 from fedkin.names import canonical_name
 from fedkin.tables import Summary, Table
+from fedkin.ties import RELATIVE, first_best
 
 # The label of sites that no regression explains (robust=True).
 NOISE_LABEL = -1
@@ -396,5 +397,5 @@ def _without_noise(share: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def _labels(share: np.ndarray, n_components: int) -> np.ndarray:
-    best = share.argmax(axis=1)
+    best = first_best(share, axis=1, floor=RELATIVE)
     return np.where(best < n_components, best, NOISE_LABEL)
