@@ -16,6 +16,7 @@ ROOMS = (
     "frames",
     "randomness",
     "threads",
+    "ties",
     "tables",
     "durable",
     "federation",

@@ -36,6 +36,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.special import chdtri
 
+from fedkin.ties import RELATIVE, first_least, tied_order, tied_ranks
+
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.intp]
@@ -113,11 +115,18 @@ def align(
             points, np.random.default_rng(random_state)
         )
         target = _reference(points, found)
-        order = np.lexsort(target.T[::-1])
+        order = _by_coordinates(target + origin)
         found, target = found[:, order], target[order]
     permutations[usable] = found
     ambiguous[usable] = _in_doubt(_relabel(points, found), target)
     return Alignment(permutations, ambiguous, target + origin)
+
+
+def _by_coordinates(reference: Floats) -> Ints:
+    """Order of the rows (R, d) by their first coordinate; what ties there, by the next."""
+    rounding = RELATIVE * np.abs(reference).max(axis=0, initial=0.0)
+    columns = list(zip(reference.T, rounding))[::-1]
+    return np.lexsort([tied_ranks(column, floor) for column, floor in columns])
 
 
 def score(aligned: Floats) -> float:
@@ -164,7 +173,7 @@ def _exhaustive(points: Floats, _: np.random.Generator) -> Ints:
         totals += np.expand_dims(
             costs, [site for site in range(n_sites) if site not in (left, right)]
         )
-    best = np.unravel_index(int(np.argmin(totals)), totals.shape)
+    best = np.unravel_index(int(first_least(totals.ravel())), totals.shape)
     return candidates[np.array(best, dtype=np.intp)]
 
 
@@ -173,7 +182,7 @@ def _stepwise(points: Floats, random: np.random.Generator) -> Ints:
     orders = [np.arange(len(points))]
     orders += [random.permutation(len(points)) for _ in range(N_ORDERS - 1)]
     trials = [_place_in_order(points, order) for order in orders]
-    return min(trials, key=lambda trial: trial[1])[0]
+    return trials[first_least([total for _, total in trials])][0]
 
 
 def _place_in_order(points: Floats, order: Ints) -> tuple[Ints, float]:
@@ -203,7 +212,7 @@ def _assignment(points: Floats, _: np.random.Generator) -> Ints:
     trial = points[_evenly(ranked, N_TRIAL_SITES)]
     starts = points[_evenly(ranked, N_STARTS)]
     refined = [_to_fixed_point(trial, start) for start in starts]
-    best = min(refined, key=lambda fit: fit.cost)
+    best = refined[first_least([fit.cost for fit in refined])]
     return _to_fixed_point(points, best.reference).permutations
 
 
@@ -215,7 +224,7 @@ def _by_centrality(points: Floats) -> Ints:
     """
     profiles = np.sort(points, axis=1)
     oddness = np.abs(profiles - np.median(profiles, axis=0)).sum(axis=(1, 2))
-    return np.argsort(oddness, kind="stable")
+    return tied_order(oddness)
 
 
 def _evenly(sites: Ints, count: int) -> Ints:

@@ -109,11 +109,11 @@ def test_impossible_statistics_cost_their_site_only(lie, robust):
 @pytest.mark.parametrize(
     ("step", "field", "lie"),
     [
-        ("outcome", "outcome", put(0, -5.0)),
-        ("outcome", "outcome", put(0, 1e50)),
-        ("outcome", "outcome", put(0, 1e9)),
-        ("outcome", "outcome", put(2, -1e6)),
-        ("outcome", "outcome", put(3, 2.0)),
+        ("target", "target", put(0, -5.0)),
+        ("target", "target", put(0, 1e50)),
+        ("target", "target", put(0, 1e9)),
+        ("target", "target", put(2, -1e6)),
+        ("target", "target", put(3, 2.0)),
         ("random_sums", "sums", turn),
         ("random_sums", "sums", put(np.s_[..., -1], 1e9)),
         ("weighted_sums", "sums", turn),
@@ -132,7 +132,7 @@ def test_impossible_replies_in_any_round_cost_their_site_only(step, field, lie):
 
 def test_an_impossible_last_reply_is_noticed_too():
     fitted = fit_with_liar("settle", "rows", put(np.s_[...], -3.0), n_components=3, share="sums")
-    assert np.isnan(fitted._site_loglik[list(fitted.client_names_).index(LIAR)])
+    assert np.isnan(fitted._result.site_loglik[list(fitted.client_names_).index(LIAR)])
 
 
 def test_when_nobody_is_possible_the_run_says_so():
@@ -147,7 +147,7 @@ def test_when_nobody_is_possible_the_run_says_so():
     broken = replace(fmlr, steps={name: everybody(step) for name, step in fmlr.steps.items()})
     for share in ("statistics", "sums"):
         with pytest.raises(ValueError, match="no site sent statistics that rows can give"):
-            InProcess().run(broken, {"share": share}, GROUPS.federation, 0)
+            InProcess().run(broken, fmlr.settings(share=share), GROUPS.federation, 0)
 
 
 @pytest.mark.parametrize("fit_intercept", [False, True])

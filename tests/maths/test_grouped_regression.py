@@ -417,12 +417,19 @@ def test_with_a_fraction_of_sites_in_each_round_em_settles_where_all_sites_lead(
 
 
 def test_the_history_is_that_of_the_restart_that_won():
-    groups = make_regression_groups(60, 4, PAPER_COEF[3], random_state=5)
-    fitted = FMLR(3, share="sums", random_state=0, n_restarts=10).fit(groups.federation)
-    # Opening, start, final expectation and farewell are rounds, but no EM steps.
-    assert fitted.n_iter_ == len(fitted.history_["loglik"]) < fitted.n_rounds_ - 4
-    change = np.diff(fitted.history_["loglik"])[-1]
-    assert change != 0.0
+    """Five components for three groups: restarts end at different places, after different ways."""
+    ended_before_others = []
+    for seed in range(3):
+        groups = make_regression_groups(60, 4, PAPER_COEF[3], random_state=seed)
+        fitted = FMLR(5, share="sums", random_state=0, n_restarts=10).fit(groups.federation)
+        history = fitted.history_["loglik"]
+        # Opening, start, final expectation and farewell are rounds, but no EM steps.
+        assert fitted.n_iter_ == len(history) <= fitted.n_rounds_ - 4
+        assert (np.diff(history) >= -1e-9 * np.abs(history[1:])).all()
+        assert history[-1] == pytest.approx(fitted.loglik_, rel=1e-6)
+        ended_before_others.append(len(history) < fitted.n_rounds_ - 4)
+    # Which restart wins is not said, but that the slowest of ten always does would be a wonder.
+    assert any(ended_before_others)
 
 
 def test_a_wild_site_has_no_part_in_the_eigenspace_of_the_start():

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from fedkin.algorithms.minimise import Minimum, Seen, minimise_by_replay
 from fedkin.models.kernels import Form
 from fedkin.protocol import Ask, Replies, Settings
+from fedkin.ties import RELATIVE, first_least, tied_order
 
 Floats = NDArray[np.float64]
 Server = Generator[Ask, Replies, Any]
@@ -70,8 +71,8 @@ def grow_mixture(start: Floats, form: Form, settings: Settings) -> Server:
         if n_priors < most:
             theta = yield from _with_one_more(found, form, settings)
     table = np.array(curve)
-    best = len(fits) - 1 if wanted else int(np.argmin(table[:, 2]))
-    order = np.argsort(-fits[best].weights, kind="stable")
+    best = len(fits) - 1 if wanted else int(first_least(table[:, 2], floor=RELATIVE))
+    order = tied_order(-fits[best].weights)
     chosen = fits[best]
     return chosen._replace(theta=chosen.theta[order], weights=chosen.weights[order], curve=table)
 
@@ -152,4 +153,4 @@ def _with_one_more(found: Mixture, form: Form, settings: Settings) -> Server:
         expectation(np.concatenate([value[:, :n], value[:, [n + c]]], axis=1), logs)[0]
         for c in range(len(candidates))
     ]
-    return np.concatenate([found.theta, candidates[[int(np.argmin(scores))]]])
+    return np.concatenate([found.theta, candidates[[int(first_least(scores, floor=RELATIVE))]]])

@@ -22,6 +22,7 @@ from fedkin.models.gp_rows import (
 from fedkin.models.kernels import Form, default_spec, form_of
 from fedkin.protocol import Array, Arrays, Settings
 from fedkin.randomness import Keys
+from fedkin.ties import RELATIVE, first_best, first_least
 
 Floats = NDArray[np.float64]
 
@@ -188,7 +189,7 @@ def settle(clients, cache, settings, common, personal, memory, keys):
     share = np.exp(joint - top[:, None])
     loglik = top + np.log(share.sum(axis=1))
     share /= share.sum(axis=1, keepdims=True)
-    theta = common["theta"][share.argmax(axis=1)]
+    theta = common["theta"][first_best(share, axis=1, floor=RELATIVE)]
     own = np.zeros(len(clients))
     for k in range(len(clients) if settings["personalise"] != "posterior" else 0):
         mine = _personal(cache, k, theta[k], float(loglik[k]), settings["personalise"], common)
@@ -234,7 +235,7 @@ def fit_personal(
     starts = [shared] if how == "map" else [shared, *_other_starts(form, shared)]
     spread = PERSONAL_SPREAD[how]
     fits = [fit_alone(data, form, start, lower, upper, shared, spread) for start in starts]
-    return min(fits, key=lambda fit: fit[1])[0]
+    return fits[first_least([value for _, value in fits], floor=RELATIVE)][0]
 
 
 def _other_starts(form: Form, shared: Floats) -> list[Floats]:

@@ -54,6 +54,7 @@ from fedkin.models.grouped_regression import (
 from fedkin.models.least_squares import n_coefficients, packed_statistics
 from fedkin.protocol import Algorithm, Field, Program, Roster, Step
 from fedkin.settings import FRACTION, Flag, Number, Settings, Start, Whole, one_of, setting
+from fedkin.ties import RELATIVE, first_best, first_least, tied_order
 
 
 class FmlrSettings(Settings):
@@ -214,7 +215,7 @@ def program(roster: Roster, settings: FmlrSettings) -> Program:
     for n_components in candidates:
         fits += [(yield from _fit(source, n_components, settings))]
     curve = np.array([fit.criterion(source.n_rows) for fit in fits])
-    chosen = int(np.argmin(curve[:, 2]))
+    chosen = int(first_least(curve[:, 2], floor=RELATIVE))
     best = fits[chosen]
     if settings.given_start is None:
         best = _by_weight(best)
@@ -246,7 +247,7 @@ def _fit(source: AtServer | AtSites, n_components: int, settings: FmlrSettings) 
     parameters, history, settled = yield from _improve(source, parameters, settings)
     totals = yield from source.expect(parameters, np.arange(len(parameters.coef)), 1.0)
     per_row = _per_row(totals)
-    best = int(np.nanargmax(per_row))
+    best = int(first_best(per_row, floor=RELATIVE))
     final = Parameters(*(part[best : best + 1] for part in parameters))
     d = final.coef.shape[-1]
     free = n_components * d + (settings.sigma is None)
@@ -323,7 +324,7 @@ def _start(source: AtServer | AtSites, n_components: int, settings: FmlrSettings
 def _by_weight(fit: _Fit) -> _Fit:
     """Components in the order of their proportions; the noise group stays last."""
     coef, sigma, weights = fit.parameters
-    order = np.argsort(-weights[0, : coef.shape[1]], kind="stable")
+    order = tied_order(-weights[0, : coef.shape[1]])
     groups = np.append(order, np.arange(len(order), weights.shape[1]))
     ordered = Parameters(coef[:, order], sigma, weights[:, groups])
     return fit._replace(parameters=ordered, counts=fit.counts[groups])

@@ -11,6 +11,7 @@ from fedkin.models.grouped_regression import Noise, Parameters
 from fedkin.protocol import Memory, Result
 from fedkin.protocol.runs import About
 from fedkin.tables import Table
+from fedkin.ties import RELATIVE, first_best
 
 # The label of sites that no regression explains (robust=True).
 NOISE_LABEL = -1
@@ -90,7 +91,7 @@ class FmlrResult(Result):
         """The likeliest group of every site, (m,); None where groups stayed at the sites."""
         if self.responsibilities is None:
             return None
-        best = self.responsibilities.argmax(axis=1)
+        best = first_best(self.responsibilities, axis=1, floor=RELATIVE)
         return np.where(best < self.n_components, best, NOISE_LABEL)
 
     def choice(self) -> Table:

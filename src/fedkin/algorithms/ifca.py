@@ -30,6 +30,7 @@ from fedkin.algorithms.odcl import CHOICE, MODELS, prepare
 from fedkin.algorithms.odcl_averages import members
 from fedkin.models.local_loss import row_gradients, signed
 from fedkin.protocol import Algorithm, Ask, Field, Program, Roster, Settings, Step
+from fedkin.ties import first_least
 
 Floats = NDArray[np.float64]
 
@@ -74,7 +75,7 @@ def _describe(clients, cache, settings, common, personal, memory, keys):
 def _update(clients, cache, settings, common, personal, memory, keys):
     """Choose the best model and say how to move it."""
     models = common["models"]
-    choice = cache.losses(models).argmin(axis=1)
+    choice = first_least(cache.losses(models), axis=1)
     start = models[choice]
     if settings["averaging"] == "gradient":
         update = _gradient(clients, cache, settings, start, keys, 0)
@@ -100,7 +101,7 @@ def _gradient(clients, cache, settings, models, keys, stream):
 
 def _choose(clients, cache, settings, common, personal, memory, keys):
     losses = cache.losses(common["models"])
-    choice = losses.argmin(axis=1)
+    choice = first_least(losses, axis=1)
     return {"choice": choice.astype(np.float64), "loss": losses.min(axis=1)}, memory
 
 

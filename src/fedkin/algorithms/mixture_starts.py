@@ -17,6 +17,7 @@ from fedkin.models import regression_mixture as regression
 from fedkin.models.latent_classes import EMPTY_COMPONENT
 from fedkin.models.least_squares import residual_coefficients
 from fedkin.protocol import Ask, Field, Replies, Roster, Settings, Step
+from fedkin.ties import RELATIVE, first_best, tied_order
 
 Floats = NDArray[np.float64]
 
@@ -78,11 +79,11 @@ def federated_start(
         coef = new
         if moved <= START_TOL and number > 0:
             break
-    best = int(np.argmax(replies.total("loglik")))
+    best = int(first_best(replies.total("loglik"), floor=RELATIVE))
     share = replies["sums"][:, best, :, -1]
     share = share / np.maximum(share.sum(axis=1, keepdims=True), 1e-300)
     used = np.median(share, axis=0)
-    kept = np.sort(np.argsort(-used, kind="stable")[: settings["n_components"]])
+    kept = np.sort(tied_order(-used)[: settings["n_components"]])
     return coef[best, kept], float(sigma[best])
 
 

@@ -51,6 +51,7 @@ from fedkin.protocol import (
     Settings,
     Step,
 )
+from fedkin.ties import first_least
 
 Floats = NDArray[np.float64]
 
@@ -179,7 +180,7 @@ def _sender(fields: Schema):
 
 
 def _choose(clients, cache, settings, common, personal, memory, keys):
-    choice = cache.losses(common["models"]).argmin(axis=1)
+    choice = first_least(cache.losses(common["models"]), axis=1)
     return {"choice": choice.astype(np.float64)}, memory
 
 

@@ -19,6 +19,7 @@ from fedkin.clustering.scatter import explained_scatter, usable_covariances, whi
 from fedkin.models.least_squares import n_coefficients, penalised, residual_coefficients, solve
 from fedkin.models.random_effects import shared_prior_fits
 from fedkin.protocol import Array, Settings
+from fedkin.ties import RELATIVE, first_best, first_least
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
@@ -28,6 +29,9 @@ Labels = NDArray[np.intp]
 NEIGHBOUR = 3
 FAR = 3.0
 ROUNDING = 1e-9
+# Sums of squared residuals come from packed statistics; below this share of the squares of y they
+# are rounding, and the logarithm of rounding must not choose the number of clusters.
+SQUARES_ROUNDING = 1e-14
 # Starts of the clustering by predictions, side by side; and when their steps must have settled.
 N_STARTS = 20
 MAX_STEPS = 100
@@ -154,7 +158,7 @@ def _polished(models: Floats, chosen: Any, wanted: int | None) -> tuple[Labels, 
             f"no penalty of the convex path gives {wanted} clusters (it gives {seen}); use "
             "clustering='kmeans' for a number you know"
         )
-    best = fitting[np.argmax(chosen.curve[fitting])]
+    best = fitting[first_best(chosen.curve[fitting], floor=RELATIVE)]
     labels = polish(models, chosen.path.labels[best], SMALLEST_GROUP)
     return labels, {**evidence, "penalty": np.array(chosen.path.penalties[best])}
 
@@ -183,9 +187,10 @@ def group_predictions(statistics: Floats, settings: Settings, rng: np.random.Gen
     if wanted is not None:
         return Grouping(in_order_of_appearance(fits[0][0]), {})
     n_rows, d = statistics[:, -1].sum(), n_coefficients(statistics.shape[-1])
-    noise = np.maximum([total for _, total in fits], np.finfo(float).tiny) / n_rows
+    least = max(SQUARES_ROUNDING * statistics[:, -2].sum(), np.finfo(float).tiny)
+    noise = np.maximum([total for _, total in fits], least) / n_rows
     curve = n_rows * np.log(noise) + candidates * d * np.log(n_rows)
-    best = int(np.argmin(curve))
+    best = int(first_least(curve, floor=RELATIVE))
     evidence = {
         "choice_candidates": candidates,
         "choice_curve": curve,
@@ -209,7 +214,7 @@ def _least_residuals(
     labels = np.full((len(models), len(statistics)), -1)
     for _ in range(MAX_STEPS):
         residual = residual_coefficients(models) @ statistics.T
-        new = residual.argmin(axis=1)
+        new = first_least(residual, axis=1)
         if np.array_equal(new, labels):
             break
         labels = new
@@ -218,7 +223,7 @@ def _least_residuals(
         empty = share.sum(axis=-1) == 0
         models = np.where(empty[..., None], models, refilled)
     totals = residual.min(axis=1).sum(axis=1)
-    best = int(np.argmin(totals))
+    best = int(first_least(totals))
     return labels[best].astype(np.intp), float(totals[best])
 
 

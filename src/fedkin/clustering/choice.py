@@ -28,11 +28,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedkin.clustering.kmeans import Clustering, RandomState, kmeans
+from fedkin.clustering.kmeans import COST_ROUNDING, Clustering, RandomState, kmeans
 from fedkin.clustering.points import Labels, Points, check_points
 from fedkin.clustering.polished import polished_silhouette
 from fedkin.clustering.scatter import explained_scatter, usable_covariances, whiten
 from fedkin.clustering.silhouette import silhouette
+from fedkin.ties import RELATIVE, first_best
 
 Array = NDArray[np.float64]
 Method = Literal["auto", "chi2", "gap", "silhouette", "elbow", "path"]
@@ -138,7 +139,8 @@ def _by_silhouette(
         return _one_cluster("silhouette", points)
     tried = _partitions(points, 2, last, generator)
     curve = np.array([silhouette(points, c.labels) for c in tried])
-    return _answer("silhouette", np.arange(2, last + 1), curve, tried, int(np.nanargmax(curve)))
+    best = int(first_best(curve, floor=RELATIVE))
+    return _answer("silhouette", np.arange(2, last + 1), curve, tried, best)
 
 
 def _by_gap(points: Points, largest: int, generator: np.random.Generator) -> NumberOfClusters:
@@ -159,7 +161,7 @@ def _by_elbow(points: Points, largest: int, generator: np.random.Generator) -> N
     """Smallest K whose successor takes less than ELBOW_DROP off the cost."""
     tried = _partitions(points, 1, largest, generator)
     cost = np.array([c.cost for c in tried])
-    drop = np.append(cost[:-1] - cost[1:], 0.0) / np.maximum(cost, np.finfo(float).tiny)
+    drop = np.append(cost[:-1] - cost[1:], 0.0) / np.maximum(cost, COST_ROUNDING * cost[0] or 1.0)
     chosen = int(np.flatnonzero(drop < ELBOW_DROP)[0])
     return _answer("elbow", np.arange(1, largest + 1), cost, tried, chosen)
 

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedkin.clustering.contraction import nearest_rows
 from fedkin.clustering.kmeans import Clustering, RandomState, kmeans, seed_of
 from fedkin.clustering.points import Labels, Points, check_n_clusters, check_points, group_sums
+from fedkin.ties import first_least
 
 Array = NDArray[np.float64]
 
@@ -52,8 +53,8 @@ def gradient_clustering(
         fitted = kmeans(array, n_clusters, generator)
         threshold = float(np.median(_distances(array, fitted.centers, fitted.labels)))
     starts = (_starting_centers(array, n_clusters, generator) for _ in range(n_starts))
-    runs = (_descend(array, start, threshold, step) for start in starts)
-    return min(runs, key=lambda run: run.cost)
+    runs = [_descend(array, start, threshold, step) for start in starts]
+    return runs[first_least([run.cost for run in runs])]
 
 
 def _descend(points: Points, centers: Points, threshold: float, step: float) -> Clustering:

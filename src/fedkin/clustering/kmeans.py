@@ -12,10 +12,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedkin.clustering.points import Labels, Points, check_n_clusters, check_points
+from fedkin.ties import first_least
 
 RandomState = int | np.random.Generator | None
 
 N_STARTS = 10
+# Costs are squares: what rounding leaves of one that is zero is this share of the points' scatter.
+COST_ROUNDING = 1e-28
 
 
 @dataclass(frozen=True)
@@ -58,12 +61,18 @@ def _fit(
 
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
+    from sklearn.utils import check_random_state
 
+    # One generator for all starts, one after the other, as scikit-learn itself would use it.
+    chance = check_random_state(seed_of(random_state))
     with warnings.catch_warnings():
         # Fewer distinct points than clusters: some clusters stay empty, which is no fault.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        fitted = KMeans(
-            n_clusters, init=init, n_init=n_starts, random_state=seed_of(random_state), tol=0.0
-        ).fit(points)
+        runs = [
+            KMeans(n_clusters, init=init, n_init=1, random_state=chance, tol=0.0).fit(points)
+            for _ in range(n_starts)
+        ]
+    rounding = COST_ROUNDING * float(np.square(points - points.mean(axis=0)).sum())
+    fitted = runs[first_least([run.inertia_ for run in runs], floor=rounding)]
     labels = fitted.labels_.astype(np.intp)
     return Clustering(labels, fitted.cluster_centers_, 0.5 * float(fitted.inertia_))

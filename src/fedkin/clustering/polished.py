@@ -17,6 +17,7 @@ from fedkin.clustering.kmeans import lloyd
 from fedkin.clustering.path import ConvexClusteringPath, convex_clustering_path
 from fedkin.clustering.points import Labels, Points, check_points, group_means
 from fedkin.clustering.silhouette import silhouette
+from fedkin.ties import RELATIVE, first_best
 
 Array = NDArray[np.float64]
 
@@ -54,7 +55,8 @@ def polished_silhouette(
     counts = np.array([labels.max() + 1 for labels in polished])
     allowed = curve if max_clusters is None else np.where(counts <= max_clusters, curve, np.nan)
     # The largest penalty fuses all.
-    best = int(np.nanargmax(allowed)) if np.isfinite(allowed).any() else len(polished) - 1
+    best = int(first_best(allowed, floor=RELATIVE))
+    best = best if np.isfinite(allowed).any() else len(polished) - 1
     return PolishedPath(
         penalty=float(path.penalties[best]),
         labels=polished[best],

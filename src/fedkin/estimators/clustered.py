@@ -26,6 +26,7 @@ from fedkin.federation import Federation
 from fedkin.models.local_loss import local_loss
 from fedkin.names import canonical_name
 from fedkin.tables import Summary, Table
+from fedkin.ties import first_least
 
 # Coefficients shown in a summary; more are for `cluster_coef_`.
 SHOWN_FEATURES = 8
@@ -277,7 +278,7 @@ class ClusteredEstimator(FederatedEstimator):
         if self.loss == "logistic" and isinstance(X, Federation):
             clients = replace(clients, y=self._codes(clients.y))
         local = local_loss(clients, self.loss, self.fit_intercept, self.alpha)
-        choice = local.losses(self._models).argmin(axis=1)
+        choice = first_least(local.losses(self._models), axis=1)
         self._adapted.update(zip(clients.names, map(int, choice)))
         return self
 

@@ -20,6 +20,7 @@ from fedkin.models.averaged_functions import Network, legendre
 from fedkin.models.gp_posterior import Independent
 from fedkin.models.gp_rows import standardisation
 from fedkin.tables import Summary, Table
+from fedkin.ties import first_least
 
 # Share of the sites held out to choose degree or depth.
 HELD_OUT = 0.25
@@ -90,7 +91,7 @@ class _FedAvgCurve(CurveEstimator):
             errors.append(float(np.mean(model.evaluate(test)["rmse"])))
         columns = {self._size: np.array(self._candidates), "rmse": np.array(errors)}
         self.choice_ = Table(columns, f"{self._size} chosen on training sites held out")
-        return self._candidates[int(np.argmin(errors))]
+        return self._candidates[first_least(errors)]
 
     def _settings(self, size: int) -> dict[str, Any]:
         names = set(ALGORITHM.defaults) & set(self.get_params())

@@ -23,6 +23,7 @@ from fedkin.models.gp_rows import input_frame, outcome_size, prepare, standardis
 from fedkin.models.gp_uncertainty import cloud
 from fedkin.models.kernels import default_spec, form_of, from_spec, to_spec, with_theta
 from fedkin.tables import Summary, Table
+from fedkin.ties import RELATIVE, first_best
 
 OPTIMIZERS = ("exact", "sgd", "adam-restarted")
 PERSONALISE = ("choose", "posterior", "map")
@@ -224,7 +225,7 @@ class FGPR(CurveEstimator):
         heard = np.isfinite(self._site_loglik)
         share = np.where(heard[:, None], memories["responsibilities"], self.weights_)
         self.responsibilities_ = share
-        self.labels_ = share.argmax(axis=1)
+        self.labels_ = first_best(share, axis=1, floor=RELATIVE)
         self.jitter_ = memories["jitter"]
         self._site_theta = np.where(heard[:, None], memories["theta"], self.theta_[0])
         self.site_kernels_ = {

@@ -15,6 +15,7 @@ from fedkin.federation import Federation
 from fedkin.models import gaussian_mixture as gaussian
 from fedkin.models import regression_mixture as regression
 from fedkin.models.latent_classes import to_posterior
+from fedkin.ties import RELATIVE, first_best
 
 # EM for the weights of a site whose components are given: passes, and when weights stand still.
 WEIGHT_PASSES = 200
@@ -34,7 +35,8 @@ class FittedMixture(DensityMixin, FederatedEstimator):
         """
         check_is_fitted(self)
         if self.family == "gaussian":
-            return self.predict_proba(X, groups=groups).argmax(axis=1)
+            probability = self.predict_proba(X, groups=groups)
+            return first_best(probability, axis=1, floor=RELATIVE)
         clients, place = self._clients(X, None, groups)
         # A Federation may bring the very outcomes that are to be predicted.
         return self._expected(replace(clients, y=None))[place]

@@ -27,6 +27,7 @@ from fedkin.models.latent_classes import Climb, best_restart, climb, mixture_wei
 from fedkin.models.row_blocks import CHUNK_ELEMENTS, RowBlocks
 from fedkin.models.ward import ward_labels
 from fedkin.randomness import Keys
+from fedkin.ties import first_least
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -125,7 +126,7 @@ def _seeds(
         apart = apart.reshape(*drawn.shape, -1)
         if r:
             apart = np.minimum(apart, distance[:, :, None])
-        best = apart.sum(axis=-1).argmin(axis=-1)[..., None]
+        best = first_least(apart.sum(axis=-1))[..., None]
         distance = np.take_along_axis(apart, best[..., None], axis=2)[:, :, 0]
         candidates = candidates.reshape(*drawn.shape, -1)
         seeds[:, :, r] = np.take_along_axis(candidates, best[..., None], axis=2)[:, :, 0]

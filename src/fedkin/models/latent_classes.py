@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkin.models.row_blocks import RowBlocks
+from fedkin.ties import RELATIVE, first_best
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -86,7 +87,7 @@ def mixture_weights(counts: Floats, current: Floats) -> Floats:
 
 def best_restart(found: Climb) -> Climb:
     """The likeliest of the restarts (m, S, ...) of every client, (m, ...)."""
-    best, who = found.loglik.argmax(axis=1), np.arange(len(found.loglik))
+    best, who = first_best(found.loglik, axis=1, floor=RELATIVE), np.arange(len(found.loglik))
     kind: Any = type(found.parameters)
     return Climb(
         kind(*(None if a is None else a[who, best] for a in found.parameters)),
