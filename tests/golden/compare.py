@@ -68,9 +68,11 @@ def main() -> int:
     """Compare all cases and say how many differences there are."""
     parser = argparse.ArgumentParser(description="Compare all cases with the recorded results.")
     parser.add_argument("--tolerance", type=float, default=TOLERANCE)
-    tolerance = parser.parse_args().tolerance
-    golden, n_different, n_compared = recorded(), 0, 0
-    for case in [*golden, *(name for name in CASES if name not in golden)]:
+    parser.add_argument("--only", default="", help="cases whose name begins so")
+    options = parser.parse_args()
+    tolerance, n_different, n_compared = options.tolerance, 0, 0
+    golden = {name: case for name, case in recorded().items() if name.startswith(options.only)}
+    for case in [*golden, *(name for name in CASES if name.startswith(options.only) and name not in golden)]:
         if case not in CASES:
             print(f"{case}: the case is missing")
             n_different += 1
