@@ -13,12 +13,17 @@ from fedkin import estimators
 from fedkin.federation import Federation
 
 
+class _Nothing:
+    def __getattr__(self, name):
+        return lambda *given, **named: self
+
+
 def _transitional(name):
     def make(*given, **named):
         try:
             return getattr(estimators, name)(*given, **named)
         except ImportError:
-            return None
+            return _Nothing()
 
     return make
 
