@@ -230,12 +230,13 @@ def _with_bad_site(case, spoil):
 
 def check_bad_reply(case, spoil, folder):
     """It is refused with a record and costs only its site."""
-    engine = InProcess(block_size=1, ledger=folder)
-    bad = engine.run(_with_bad_site(case, spoil), case.chosen(), case.federation(), 3)
+    few, data = case.at_most(6), case.federation()
+    bad = InProcess(block_size=1, ledger=folder).run(_with_bad_site(case, spoil), few, data, 3)
     assert {r.site for r in bad.refusals} == {ODD}
     assert {r.reason for r in bad.refusals} == {BAD[spoil]}
     assert bad.traffic.refused == len(bad.refusals) == bad.traffic.rounds
-    assert_close(case, bad, kept_fit(case, block_size=1, without_odd=True), 0)
+    away = InProcess(block_size=1, absent=lambda number, names: [ODD])
+    assert_close(case, bad, away.run(case.algorithm, few, data, 3), 0)
 
 
 @pytest.mark.parametrize("spoil", BAD, ids=lambda f: f.__name__.strip("_"))
