@@ -1,0 +1,1 @@
+"""Recorded results of small fits, to show that a change of the code changes no result."""
