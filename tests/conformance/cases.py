@@ -235,7 +235,7 @@ def _mixture(
     )
 
 
-_PAPER = {"shrinkage": "paper", "step": "gradient", "second_start": False}
+_PAPER = algorithm("fedgrem").settings.presets["paper"]
 
 MIXTURE_CASES = (
     _mixture("fedgrem", "adaptive"),

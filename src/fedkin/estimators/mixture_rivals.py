@@ -140,13 +140,16 @@ class PooledEM(LocalEM):
            [ 3.]])
     """
 
-    def _run_with(self, settings, federation: Federation | None) -> Run:
-        """One site that holds all rows; its fit is everybody's."""
-        if federation is None or not (self.engine is None or isinstance(self.engine, InProcess)):
+    def _federation(self, X, y, groups) -> Federation | None:
+        if X is None or not (self.engine is None or isinstance(self.engine, InProcess)):
             raise ValueError(
                 "PooledEM brings all rows to one place; that works in this process only, with data "
                 "given to fit. For data that stay at the sites use FedGrEM"
             )
+        return super()._federation(X, y, groups)
+
+    def _run_with(self, settings, federation) -> Run:
+        """One site that holds all rows; its fit is everybody's."""
         given = settings.given_start
         if given is not None and given.ndim == 3:
             settings = settings.replace(init=given.mean(axis=0))

@@ -107,8 +107,8 @@ def _lying(algorithm: Algorithm, attack: Callable[..., Floats], bad: Collection[
     """The algorithm with sites that alter the components they send."""
 
     def spoilt(step: Any) -> Any:
-        def function(clients: Federation, *rest: Any) -> Any:
-            reply, memory = step.function(clients, *rest)
+        def function(clients: Federation, *rest: Any, **fields: Any) -> Any:
+            reply, memory = step.function(clients, *rest, **fields)
             who = [k for k, name in enumerate(clients.names) if name in bad]
             if "components" in reply:
                 reply = {**reply, "components": attack(reply["components"], who, 0)}
