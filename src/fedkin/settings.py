@@ -133,6 +133,9 @@ class Start:
         """The word, or finite numbers as an array."""
         if isinstance(value, str):
             return OneOf(self.words).accept(name, value)
+        if value is None:
+            listed = ", ".join(map(repr, self.words))
+            raise ValueError(f"{name} must be one of {listed} or an array, not None")
         given = np.array(value, dtype=np.float64, ndmin=self.least_axes)
         odd = np.argwhere(~np.isfinite(given))
         if len(odd):
