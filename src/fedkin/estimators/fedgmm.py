@@ -48,8 +48,11 @@ class FedGMM(MixtureEstimator):
     >>> y = np.abs(X[:, 0]) + 0.1 * rng.normal(size=120)
     >>> model = FedGMM(2, n_input_components=2, random_state=0)
     >>> model = model.fit(X, y, groups=["a", "b"] * 60)
-    >>> model.predict([[-5.0], [5.0]], groups="a").round()
-    array([5., 5.])
+    >>> np.sort(model.centers_, axis=0).round()
+    array([[-1.],
+           [ 1.]])
+    >>> model.predict_proba([[-4.0], [4.0]], groups="a").max(axis=1) > 0.8
+    array([ True,  True])
     """
 
     _algorithm = FEDGMM

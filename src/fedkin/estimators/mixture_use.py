@@ -11,6 +11,7 @@ from sklearn.base import DensityMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
+from fedkin.algorithms.mixtures.settings import MixtureSettings
 from fedkin.estimators.base import FederatedEstimator
 from fedkin.federation import Federation
 from fedkin.ties import RELATIVE, first_best
@@ -23,6 +24,7 @@ WEIGHT_TOL = 1e-8
 class FittedMixture(DensityMixin, FederatedEstimator):
     """What can be done with components, weights and scale once they are there."""
 
+    _used: MixtureSettings
     _private = (*FederatedEstimator._private, "_family")
 
     def predict(self, X, groups=None):

@@ -105,9 +105,7 @@ class MixtureEstimator(FittedMixture):
             )
 
 
-def _check_start(
-    shape: tuple[int, ...], federation: Federation, settings: MixtureSettings
-) -> None:
+def _check_start(shape: tuple[int, ...], federation: Federation, settings: MixtureSettings) -> None:
     """Complain about given components of another shape."""
     d, intercept = federation.n_features, settings.has_intercept
     shared = (settings.n_components, d + intercept)

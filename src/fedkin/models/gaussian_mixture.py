@@ -111,11 +111,17 @@ def _variances(parameters: Parameters) -> Floats | None:
     return covariance if kind == "diag" else np.repeat(covariance[..., None], d, axis=-1)
 
 
+def _matrix(parameters: Parameters) -> Floats:
+    """A tied covariance, (m, ..., d, d)."""
+    assert parameters.covariance is not None
+    return parameters.covariance
+
+
 def times_precision(parameters: Parameters, vectors: Floats) -> Floats:
     """Vectors (m, ..., R, d) multiplied by the inverse covariance."""
     variances = _variances(parameters)
     if variances is None:
-        return vectors @ np.linalg.inv(parameters.covariance)
+        return vectors @ np.linalg.inv(_matrix(parameters))
     return vectors / variances[..., None, :]
 
 
@@ -123,7 +129,7 @@ def _normalising(rows: RowBlocks, parameters: Parameters) -> Floats:
     """d log(2 pi) + log determinant of the covariance, (m, ...) or broadcasting to it."""
     variances = _variances(parameters)
     if variances is None:
-        log_determinant = np.asarray(np.linalg.slogdet(parameters.covariance)[1])
+        log_determinant = np.asarray(np.linalg.slogdet(_matrix(parameters))[1])
     else:
         log_determinant = np.log(variances).sum(axis=-1)
     return rows.n_columns * np.log(2 * np.pi) + log_determinant
@@ -148,7 +154,7 @@ def _linear_part(rows: RowBlocks, parameters: Parameters) -> tuple[Floats, Float
 def _row_lengths(data: Floats, parameters: Parameters, clients: Indices) -> Floats:
     """x' P x of the rows of a chunk, (S or 1, k, width)."""
     columns, variances = data[:, :-1], _variances(parameters)
-    spread = parameters.covariance if variances is None else variances
+    spread = _matrix(parameters) if variances is None else variances
     own = spread if len(spread) == 1 else spread[clients]
     if variances is None:
         scaled = np.linalg.inv(own.reshape(len(own), -1, *own.shape[-2:])) @ columns[:, None]
@@ -169,12 +175,12 @@ def expect(rows: RowBlocks, parameters: Parameters, clip: float | None = None) -
     """
     linear, logs = _linear_part(rows, parameters)
     m, n_restarts, n_components, size = linear.shape
-    found = np.zeros((m, n_restarts * n_components, size))
+    sums = np.zeros((m, n_restarts * n_components, size))
     counts = np.zeros((m, n_restarts * n_components))
     loglik = np.zeros((m, n_restarts))
     per_row = n_restarts * n_components
     robust = clip is not None and parameters.covariance is not None
-    doubly = np.zeros_like(found) if robust else None
+    doubly = np.zeros_like(sums) if robust else None
     scatter = np.zeros((m, n_restarts, size - 1, size - 1)) if robust else None
     for chunk in rows.chunks(per_row):
         data, who = chunk.data, chunk.clients
@@ -196,20 +202,20 @@ def expect(rows: RowBlocks, parameters: Parameters, clip: float | None = None) -
                 weighted = held.sum(axis=1).swapaxes(0, 1)[:, :, None] * data[:, None, :-1]
                 scatter[who] += weighted @ data[:, None, :-1].swapaxes(-1, -2)
             joint *= clip_factors(joint, length, clip)
-        found[who] += flat @ data.transpose(0, 2, 1)
+        sums[who] += flat @ data.transpose(0, 2, 1)
     lead = parameters.means.shape[1:-1]
-    found = found.reshape(m, *lead, size)
-    pulls = found[..., -1]
+    sums = sums.reshape(m, *lead, size)
+    pulls = sums[..., -1]
     clipped = None
     if doubly is not None and scatter is not None and clip is not None:
         share = clipped_share(clip, size - 1)
-        doubly = doubly.reshape(found.shape) / share
+        doubly = doubly.reshape(sums.shape) / share
         scatter = scatter.reshape(m, *lead[:-1], size - 1, size - 1) / share
         clipped = Clipped(doubly[..., -1], doubly[..., :-1], scatter)
     return Statistics(
         pulls if clip is None else counts.reshape(m, *lead),
         pulls,
-        found[..., :-1] + pulls[..., None] * after_client(rows.centre, found.ndim - 2),
+        sums[..., :-1] + pulls[..., None] * after_client(rows.centre, sums.ndim - 2),
         _complete(rows, parameters, loglik.reshape(m, *lead[:-1])),
         rows.sizes.astype(float),
         clipped,
@@ -220,7 +226,7 @@ def _complete(rows: RowBlocks, parameters: Parameters, loglik: Floats) -> Floats
     """Add what all components of a client share: its rows' x' P x and the normalising constant."""
     n_axes, variances = loglik.ndim - 1, _variances(parameters)
     if variances is None:
-        precision = np.linalg.inv(parameters.covariance)
+        precision = np.linalg.inv(_matrix(parameters))
         quadratic = np.einsum("...ij,...ij->...", after_client(rows.scatter, n_axes), precision)
     else:
         quadratic = (after_client(rows.squares, n_axes) / variances).sum(axis=-1)

@@ -157,9 +157,7 @@ def log_joint(rows: RowBlocks, parameters: Parameters) -> Floats:
 def _flattened(rows: RowBlocks, parameters: Parameters) -> tuple[Floats, Floats, Floats]:
     """Residual coefficients (m, S * R, p + 2), log weights (m, S, R), precision roots (m, S)."""
     m, shape = rows.n_clients, parameters.coef.shape
-    coef = parameters.coef.reshape(len(parameters.coef), -1, shape[-1])
-    ends = np.broadcast_to([1.0, 0.0], (*coef.shape[:-1], 2))
-    signed = np.concatenate([-coef, ends], axis=-1)
+    signed = residual_vectors(parameters.coef.reshape(len(parameters.coef), -1, shape[-1]))
     logs = log_weights(parameters.weights).reshape(len(parameters.weights), -1, shape[-2])
     scale = 1.0 / parameters.sigma.reshape(len(parameters.sigma), -1)
     return (
@@ -167,6 +165,12 @@ def _flattened(rows: RowBlocks, parameters: Parameters) -> tuple[Floats, Floats,
         np.broadcast_to(logs, (m, *logs.shape[1:])),
         np.broadcast_to(scale, (m, logs.shape[1])),
     )
+
+
+def residual_vectors(coef: Floats) -> Floats:
+    """Vectors (..., p + 2) whose product with (x, [1], y, present) is a row's residual."""
+    ends = np.broadcast_to([1.0, 0.0], (*coef.shape[:-1], 2))
+    return np.concatenate([-coef, ends], axis=-1)
 
 
 def _log_joint(

@@ -20,6 +20,7 @@ from fedkin.models.regression_mixture import (
     Parameters,
     Statistics,
     maximise_sigma,
+    residual_vectors,
     row_products,
     smallest_noise,
 )
@@ -80,8 +81,7 @@ def _best_noise(rows: RowBlocks, coef: Floats) -> Floats:
     squares = np.zeros((m, n_restarts))
     if not n_restarts:
         return squares
-    ends = np.broadcast_to([1.0, 0.0], (m, n_restarts * n_components, 2))
-    signed = np.concatenate([-coef.reshape(m, -1, size), ends], axis=-1)
+    signed = residual_vectors(coef.reshape(m, -1, size))
     for chunk in rows.chunks(n_restarts * n_components):
         who = chunk.clients
         residual = (signed[who] @ chunk.data).reshape(len(who), n_restarts, n_components, -1)

@@ -133,7 +133,7 @@ class RowBlocks:
         return RowBlocks(np.minimum(self.sizes, batch_size), self.centre, tuple(blocks))
 
     def row_by_row(self, of_chunk: Callable[[Chunk], Floats], n_values: int) -> Floats:
-        """Values (N, n_values) of all rows, client after client, from those of a chunk (k, n, w)."""
+        """Values (N, n_values) of all rows, from those of a chunk (k, n_values, width)."""
         table, first = np.zeros((self.sizes.sum(), n_values)), np.cumsum(self.sizes) - self.sizes
         for chunk in self.chunks(n_values):
             row = chunk.rows.start + np.arange(chunk.data.shape[-1])

@@ -56,7 +56,13 @@ def each(clients):
 
 
 def local_em(
-    rows, n_components, keys, n_restarts=10, init="kmeans++", covariance_type="identity", max_iter=200
+    rows,
+    n_components,
+    keys,
+    n_restarts=10,
+    init="kmeans++",
+    covariance_type="identity",
+    max_iter=200,
 ):
     """EM of every client from its own starts; the likeliest end."""
     if init == "ward":
@@ -524,7 +530,7 @@ def separated(seed=0, sizes=(80, 120, 100), d=4, R=3):
 def test_local_em_finds_separated_groups(kind, init):
     clients, labels = separated()
     keys = KeyRing(clients.names, 0).at(0)
-    found = local_em(gm.prepare(clients), 3, keys, init=init, covariance_type=kind)
+    found = local_em(gm.prepare(clients), 3, keys, init=init, kind=kind)
     assert found.converged.all()
     for k, (X, _) in enumerate(each(clients)):
         own = np.array([X[labels[k] == r].mean(axis=0) for r in range(3)])
@@ -554,7 +560,7 @@ def test_ward_start_is_the_m_step_of_separated_groups():
 def test_local_em_of_a_client_ignores_who_else_is_there(kind, init):
     clients = ragged()
     ring = KeyRing(clients.names, 5)
-    keywords = {"n_restarts": 3, "init": init, "covariance_type": kind, "max_iter": 30}
+    keywords = {"n_restarts": 3, "init": init, "kind": kind, "max_iter": 30}
     whole = local_em(gm.prepare(clients), 4, ring.at(0), **keywords)
     for a in whole.parameters:
         assert a is None or np.isfinite(a).all()
@@ -622,9 +628,7 @@ def test_fewer_rows_than_components_leave_finite_parameters():
     clients = Federation.from_clients([np.array([[1.0, 2.0]]), np.array([[0.0, 0.0], [5.0, 5.0]])])
     for init in ("kmeans++", "ward"):
         for kind in KINDS:
-            found = local_em(
-                gm.prepare(clients), 4, KeyRing(clients.names, 0).at(0), 2, init, kind
-            )
+            found = local_em(gm.prepare(clients), 4, KeyRing(clients.names, 0).at(0), 2, init, kind)
             mean = (found.parameters.weights[..., None] * found.parameters.means).sum(axis=1)
             np.testing.assert_allclose(mean, [[1.0, 2.0], [2.5, 2.5]], atol=1e-9)
             np.testing.assert_allclose(found.parameters.weights.sum(axis=1), 1.0)

@@ -17,7 +17,7 @@ from fedkin.algorithms.mixtures.families import family_of
 from fedkin.algorithms.mixtures.federated_start import federated_start
 from fedkin.algorithms.mixtures.result import JoinedResult
 from fedkin.alignment import align
-from fedkin.arrays import Arrays, Bools, Floats
+from fedkin.arrays import Array, Arrays, Bools, Floats
 from fedkin.models.gaussian_mixture import SAME_VALUE
 from fedkin.protocol import Ask, LastReplies, Replies, Roster, over_roster
 
@@ -60,7 +60,7 @@ class Coordinator(ABC):
         self.order = np.tile(np.arange(n_components), (m, 1))
         self.ambiguous: Bools = np.zeros(m, dtype=bool)
         self.covariance, self.noise = np.empty((0, 0)), np.empty(0)
-        self.outlier_score = np.full(m, np.nan)
+        self.outlier_score: Array = np.full(m, np.nan)
         self.between_variance = np.full(n_components, np.nan)
 
     @abstractmethod
@@ -219,5 +219,5 @@ class Coordinator(ABC):
             site_loglik=over_roster(replies["loglik"], replies.clients, m),
             site_rows=self.rows,
             history_change=np.array(history),
-            converged=np.bool_(converged),
+            converged=np.array(converged),
         )

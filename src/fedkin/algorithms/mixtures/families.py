@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -36,7 +36,7 @@ Fit = tuple[Floats, Floats, Any]
 class Family(Protocol):
     """A kind of mixture: its E-step, M-step, scale and start."""
 
-    model: ClassVar[Any]
+    model: Any
     settings: MixtureSettings
     em_step: Callable[..., Any]  # one EM step of every site, with a scale of its own
     keeps_scale: bool  # a site that has fitted alone goes on with the scale it found
@@ -165,9 +165,11 @@ class GaussianFamily(Family):
         """Variance of a row over the rows behind a mean."""
         pulls = statistics.pulls
         # In the metric of a common covariance, as in that of the identity, a coordinate has one.
-        own = scale.reshape(len(scale), -1).mean(axis=1) if self.keeps_scale else np.ones(len(pulls))
+        spread = np.ones((len(pulls), 1))
+        if self.keeps_scale:
+            spread = scale.reshape(len(scale), -1).mean(axis=1, keepdims=True)
         with np.errstate(divide="ignore"):
-            return np.where(pulls > EMPTY_COMPONENT, own[:, None] / pulls, np.inf)
+            return np.where(pulls > EMPTY_COMPONENT, spread / pulls, np.inf)
 
 
 class RegressionFamily(Family):

@@ -24,8 +24,8 @@ import numpy as np
 
 from fedkin.algorithms.mixtures import sites
 from fedkin.algorithms.mixtures.families import prepare
-from fedkin.algorithms.mixtures.federated_start import FEDERATED_START
 from fedkin.algorithms.mixtures.fedem import PlainMean
+from fedkin.algorithms.mixtures.federated_start import FEDERATED_START
 from fedkin.algorithms.mixtures.fedgrem import IMPROVE, TINY
 from fedkin.algorithms.mixtures.result import JoinedResult
 from fedkin.algorithms.mixtures.settings import POSITIVE_OR_NONE, JoinedSettings

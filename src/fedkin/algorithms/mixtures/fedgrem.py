@@ -172,7 +172,7 @@ class FedGrem(Coordinator):
 
     def __init__(self, settings: FedGremSettings, roster: Roster) -> None:
         super().__init__(settings, roster)
-        self.penalty = settings.penalty_start
+        self.penalty = float(settings.penalty_start)
         self.shared_weights = np.full(self.order.shape, 1.0 / settings.n_components)
 
     @property
@@ -200,7 +200,7 @@ class FedGrem(Coordinator):
         """In coordinates in which the common covariance, if there is one, is the identity."""
         variances = self.last["variances"]
         known = np.where(variances < sites.UNKNOWN_VARIANCE, variances, np.inf)
-        root = np.linalg.cholesky(self.covariance) if self.covariance.size else None
+        root: Any = np.linalg.cholesky(self.covariance) if self.covariance.size else None
         start = None if self.centers is None else _whitened(self.centers, root)
         made = shrink_adaptively(_whitened(self.estimates, root), known, start=start)
         back = 1.0 if root is None else root.T

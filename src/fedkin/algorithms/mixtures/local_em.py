@@ -185,7 +185,7 @@ def program(roster: Roster, settings: LocalEmSettings) -> Program:
         halvings=np.zeros(m),
         loglik=np.nansum(loglik),
         history_loglik=np.array(history),
-        converged=np.bool_(converged),
+        converged=np.array(converged),
     )
 
 

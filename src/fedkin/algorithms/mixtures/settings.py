@@ -118,4 +118,3 @@ class JoinedSettings(MixtureSettings):
     def rounds_at_rest(self) -> int:
         """For so many rounds nothing may move before a fit counts as settled."""
         return 1 if self.fraction >= 1 else int(np.ceil(TURNS_AT_REST / self.fraction))
-

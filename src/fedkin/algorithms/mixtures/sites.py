@@ -199,7 +199,5 @@ START = {
     "start": Step(start, _FIT, optional=OPTIONAL),
     "start_by_ward": Step(partial(start, how="ward"), _FIT, optional=OPTIONAL),
 }
-START_AGAIN = Step(
-    start_again, _FIT, {**COMMON, "centers": COMPONENTS}, {"order": ORDER}, OPTIONAL
-)
+START_AGAIN = Step(start_again, _FIT, {**COMMON, "centers": COMPONENTS}, {"order": ORDER}, OPTIONAL)
 SETTLE = Step(settle, {"loglik": LOGLIK}, COMMON, PERSONAL)
