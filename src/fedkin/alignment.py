@@ -309,9 +309,8 @@ def _in_doubt(aligned: Floats, reference: Floats) -> Bools:
     n_sites, n_features = len(aligned), aligned.shape[2]
     correction = n_sites / max(n_sites - 1, 1)  # the reference is fitted to the same sites
     variance = correction * typical / chdtri(n_features, 0.5)
-    rounding = SQUARES_EXACT_TO * (
-        (aligned**2).sum(axis=2).max(axis=1) + (reference**2).sum(axis=1).max()
-    )
+    longest = (aligned**2).sum(axis=2).max(axis=1) + (reference**2).sum(axis=1).max()
+    rounding = SQUARES_EXACT_TO * longest
     return _another_within(aligned, reference, 2 * log(CLEAR_ODDS) * variance + rounding)
 
 

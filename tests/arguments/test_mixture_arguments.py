@@ -2,9 +2,13 @@ import numpy as np
 import pytest
 
 from fedkin import TGMM, FedEM, Federation, FedGMM, FedGrEM, LocalEM, PooledEM
+from fedkin.algorithms import algorithm
+from fedkin.algorithms.mixtures.fedgrem import FedGremSettings
+from fedkin.algorithms.mixtures.settings import NotOffered
 from fedkin.datasets import make_gaussian_mixtures
 
 SITES = make_gaussian_mixtures(3, 30, n_outliers=0, n_components=2, n_features=3).clients
+MIXTURES = ("fedgrem", "fedem", "tgmm", "fedgmm", "local_em")
 GROUPS = np.array(SITES.names)[SITES.owner]
 WITH_Y = Federation.from_groups(SITES.X, GROUPS, SITES.X.sum(axis=1))
 
@@ -64,8 +68,6 @@ def test_bad_arguments_are_named(estimator, message):
 
 @pytest.mark.parametrize("name", ["tgmm", "fedgmm"])
 def test_the_algorithms_themselves_refuse_the_other_family(name):
-    from fedkin.algorithms import algorithm
-
     family = "regression" if name == "tgmm" else "gaussian"
     with pytest.raises(ValueError, match="FedEM"):
         algorithm(name).settings(family=family)
@@ -104,3 +106,29 @@ def test_wrong_shapes_in_use_are_named():
             regression.score(rows)
     with pytest.raises(ValueError, match="y has shape"):
         regression.predict_proba(SITES.X, np.zeros(3), groups=GROUPS)
+
+
+def test_parameters_beyond_the_first_are_named():
+    with pytest.raises(TypeError):
+        FedGrEM(3, "diag")
+
+
+def test_auto_means_the_preset_of_the_shrinkage():
+    for name in ("paper", "adaptive"):
+        preset, auto = FedGremSettings.preset(name), FedGremSettings(shrinkage=name)
+        assert (preset.step, preset.second_start) == (auto.site_step, auto.second_fit)
+        assert (auto.step, auto.second_start) == ("auto", "auto")
+    own = FedGremSettings(shrinkage="paper", step="em", second_start=True)
+    assert own.site_step == "em" and own.second_fit
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_sites_see_every_offer_that_has_a_fallback(name):
+    """A site that did not see it would silently work with the fallback."""
+    settings = algorithm(name).settings
+    offered = set(NotOffered.__annotations__) & set(settings.defaults())
+    assert offered <= set(settings.seen_at_sites())
+
+
+def test_a_site_has_to_admit_a_handful_of_steps():
+    assert len(algorithm("fedgrem").steps) == 8

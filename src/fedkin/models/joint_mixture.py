@@ -66,8 +66,8 @@ def expect(X: Floats, y: Floats, weights: Floats, shared: Shared, fit_intercept:
     residual = (y[:, None] - rows[:, :-1] @ shared.coef.T) / shared.sigma
     of_y = -0.5 * (residual**2 + np.log(2 * np.pi)) - np.log(shared.sigma)
     joint = log_density(X, shared)[:, :, None] + of_y[:, None] + log_weights(weights)
-    total = logsumexp(joint, axis=(1, 2), keepdims=True)
-    share = np.exp(joint - total)
+    total = logsumexp(joint.reshape(len(X), weights.size), axis=1)
+    share = np.exp(joint - total[:, None, None])
     return Sums(
         share.sum(axis=0),
         share.sum(axis=2).T @ moment_rows(X),

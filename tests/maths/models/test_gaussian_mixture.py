@@ -56,19 +56,13 @@ def each(clients):
 
 
 def local_em(
-    rows,
-    n_components,
-    keys,
-    n_restarts=10,
-    init="kmeans++",
-    covariance_type="identity",
-    max_iter=200,
+    rows, n_components, keys, n_restarts=10, init="kmeans++", kind="identity", max_iter=200
 ):
     """EM of every client from its own starts; the likeliest end."""
     if init == "ward":
-        first = starts.ward_start(rows, n_components, covariance_type)
+        first = starts.ward_start(rows, n_components, kind)
     else:
-        first = starts.kmeans_start(rows, n_components, n_restarts, keys, covariance_type)
+        first = starts.kmeans_start(rows, n_components, n_restarts, keys, kind)
     return best_restart(climb(rows, first, gm.em_step, max_iter, 1e-6))
 
 

@@ -33,6 +33,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fedkin.algorithms.consensus import soft_threshold
 from fedkin.algorithms.mixtures import sites
 from fedkin.algorithms.mixtures.coordinator import Coordinator
 from fedkin.algorithms.mixtures.families import family_of, prepare
@@ -131,15 +132,12 @@ def improve(clients, cache, settings, common, personal, memory, keys, fields):
     memory["weights"] = weights
     if "scale" in memory:
         memory["scale"] = scale
-    rows = cache.sizes.astype(float)
-    reply = {"components": components, "rows": rows, "halvings": memory["halvings"]}
+    reply = {"components": components, "rows": cache.sizes.astype(float)}
+    reply["halvings"] = memory["halvings"]
     # Residuals about what was sent: about the site's own new fit they would flatter it.
     about = personal["components"] if "residual" in fields else components
-    fit = weights, components, scale
-    return (
-        sites.with_optional(reply, fields, family, batch.rows, statistics, fit, about),
-        memory,
-    )
+    fit, rows = (weights, components, scale), batch.rows
+    return sites.with_optional(reply, fields, family, rows, statistics, fit, about), memory
 
 
 def step_lengths(family, statistics, first_weights):
@@ -158,7 +156,7 @@ def thresholded(components, settings):
     """Components pulled to zero by the threshold; an intercept, the last column, is no feature."""
     if not settings.threshold:
         return components
-    held = np.sign(components) * np.maximum(np.abs(components) - settings.threshold, 0.0)
+    held = soft_threshold(components, settings.threshold)
     last = components.shape[-1] - settings.has_intercept
     held[..., last:] = components[..., last:]
     return held
@@ -200,11 +198,11 @@ class FedGrem(Coordinator):
         """In coordinates in which the common covariance, if there is one, is the identity."""
         variances = self.last["variances"]
         known = np.where(variances < sites.UNKNOWN_VARIANCE, variances, np.inf)
-        root: Any = np.linalg.cholesky(self.covariance) if self.covariance.size else None
+        p = self.estimates.shape[-1]
+        root = np.linalg.cholesky(self.covariance) if self.covariance.size else np.eye(p)
         start = None if self.centers is None else _whitened(self.centers, root)
         made = shrink_adaptively(_whitened(self.estimates, root), known, start=start)
-        back = 1.0 if root is None else root.T
-        self.shared, self.centers = np.dot(made.estimates, back), np.dot(made.center, back)
+        self.shared, self.centers = made.estimates @ root.T, made.center @ root.T
         self.between_variance, self.outlier_score = made.between_variance, made.outlier_score
 
     def _as_printed(self) -> None:
@@ -236,12 +234,9 @@ class FedGrem(Coordinator):
         return positive / positive.sum(axis=1, keepdims=True)
 
 
-def _whitened(points: Floats, root: Floats | None) -> Floats:
+def _whitened(points: Floats, root: Any) -> Any:
     """Points in coordinates in which the covariance root root' is the identity."""
-    if root is None:
-        return points
-    solved: Floats = np.linalg.solve(root, points[..., None])[..., 0]
-    return solved
+    return np.linalg.solve(root, points[..., None])[..., 0]
 
 
 # ------------------------------------------------------------------ Algorithm 1
