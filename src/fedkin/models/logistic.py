@@ -11,125 +11,150 @@ length. With fewer rows than coefficients the minimiser lies in the span of the 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from scipy.special import expit
 
+from fedkin.arrays import Array, Bools, Floats, Indices
 from fedkin.federation import Federation
+from fedkin.models.local_loss import LocalLoss
 from fedkin.models.row_blocks import Block, RowBlocks
 
-Floats = NDArray[np.float64]
-
-# The least penalty on any coefficient: separable rows, or rows of one class, have their minimiser
-# at infinity; this holds it where the loss is about 1e-9.
-LEAST_PENALTY = 1e-10
-MAX_STEPS = 100
+MAX_NEWTON_STEPS = 100
 # Newton's decrement (twice the loss still to gain) at which a client is done; losses are below 1.
-TOLERANCE = 1e-22
+DECREMENT_TOLERANCE = 1e-22
 SUFFICIENT_SHARE = 1e-4  # of the gain a linear model promises, for a step to be taken
 MOST_HALVINGS = 40
+# Above so many coefficients the trace stands in for the largest eigenvalue.
+MOST_EIGENVALUES = 200
 
 
-class Solution(NamedTuple):
-    """Coefficients (m, d), intercept last; and which clients' steps came to rest (m,)."""
+@dataclass(frozen=True, eq=False)
+class LogisticLoss(LocalLoss):
+    """Clients with their rows, target -1 or 1."""
 
-    coef: Floats
-    converged: NDArray[np.bool_]
+    rows: RowBlocks
+
+    # The paper's C, without which a site whose classes can be separated has no minimiser.
+    default_alpha: ClassVar[float] = 1e-5
+    # Separable rows, or rows of one class, have their minimiser at infinity; this holds it where
+    # the loss is about 1e-9.
+    least_penalty: ClassVar[float] = 1e-10
+    steepest_row: ClassVar[float] = 0.25
+
+    @classmethod
+    def of(cls, clients: Federation, fit_intercept: bool, alpha: float) -> Self:
+        """From the rows of a federation with target 0/1 or -1/1."""
+        assert clients.y is not None
+        known = np.isin(clients.y, (-1.0, 0.0, 1.0))
+        if not known.all():
+            site = clients.names[int(clients.owner[np.flatnonzero(~known)[0]])]
+            raise ValueError(
+                f"site {site!r}: the target has the value {clients.y[~known][0]:g}; logistic loss "
+                "needs 0 and 1, or -1 and 1: recode it before fitting"
+            )
+        columns = np.concatenate([_signed(clients.y)[:, None], clients.X], axis=1)
+        return cls(fit_intercept, alpha, RowBlocks.of(clients, columns, False))
+
+    def take(self, who: Indices) -> Self:
+        """Some clients, in the order given."""
+        return replace(self, rows=self.rows.take(who))
+
+    @property
+    def sizes(self) -> Floats:
+        """Rows per client, (m,)."""
+        return self.rows.sizes.astype(np.float64)
+
+    @property
+    def n_coefficients(self) -> int:
+        """Coefficients d of a model, the intercept included."""
+        return self.rows.n_columns - 1 + self.fit_intercept
+
+    def fit(self) -> Floats:
+        """Every client's own minimiser (m, d); zero for a client without rows."""
+        return self.minimise()[0]
+
+    def minimise(self) -> tuple[Floats, Bools]:
+        """Every client's own minimiser (m, d), and whether its steps came to rest (m,)."""
+        coef = np.zeros((self.rows.n_clients, self.n_coefficients))
+        settled = np.ones(self.rows.n_clients, dtype=bool)
+        for block in self.rows.blocks:
+            X, y, present = self._parts(block)
+            basis, X, strength = _row_space(X, self.penalties, self.fit_intercept)
+            own, settled[block.clients] = _newton(X, y, present, strength)
+            coef[block.clients] = own if basis is None else _from_row_space(basis, own)
+        return coef, settled
+
+    def losses(self, models: Floats) -> Floats:
+        """Mean loss of every client under every model (K, d), without penalty, (m, K)."""
+        out = np.zeros((self.rows.n_clients, len(models)))
+        for block in self.rows.blocks:
+            X, y, present = self._parts(block)
+            margins = y[:, None, :] * (models @ X)
+            total = np.einsum("kjn,kn->kj", np.logaddexp(0.0, -margins), present)
+            out[block.clients] = total / block.sizes[:, None]
+        return out
+
+    def gradients(self, coef: Floats) -> Floats:
+        """Gradient of every client's penalised loss at its own model (m, d)."""
+        out = self.penalties * coef
+        for block in self.rows.blocks:
+            X, y, _ = self._parts(block)
+            score = np.einsum("kdn,kd->kn", X, coef[block.clients])
+            pull = _pull(score, y) / block.sizes[:, None]
+            out[block.clients] += (X @ pull[..., None])[..., 0]
+        return out
+
+    def curvatures(self, coef: Floats | None = None) -> Floats:
+        """Second derivatives at every client's model (m, d), or at zero, where they are largest."""
+        at = np.zeros((self.rows.n_clients, self.n_coefficients)) if coef is None else coef
+        out = np.tile(np.diag(self.penalties), (self.rows.n_clients, 1, 1))
+        for block in self.rows.blocks:
+            X, _, present = self._parts(block)
+            share = expit(np.einsum("kdn,kd->kn", X, at[block.clients]))
+            weight = share * (1.0 - share) * present / block.sizes[:, None]
+            out[block.clients] += (X * weight[:, None, :]) @ X.transpose(0, 2, 1)
+        return out
+
+    def covariances(self, coef: Floats) -> Floats:
+        """Inverse information of every client's fit, (m, d, d); zero with no more rows than d."""
+        d = self.n_coefficients
+        out = np.zeros((self.rows.n_clients, d, d))
+        enough = np.flatnonzero(self.rows.sizes > d)
+        if len(enough):
+            part = self.take(enough)
+            out[enough] = np.linalg.inv(part.curvatures(coef[enough])) / part.sizes[:, None, None]
+        return out
+
+    def steepness(self) -> Floats:
+        """Largest second derivative of every client's loss, (m,); a bound if there are many."""
+        if self.n_coefficients <= MOST_EIGENVALUES:
+            return super().steepness()
+        squares = self.rows.squares[:, 1:].sum(axis=1) / np.maximum(self.sizes, 1.0)
+        return np.asarray(self.steepest_row * (squares + self.fit_intercept) + self.alpha)
+
+    def _slopes(self, score: Floats, y: Array) -> Floats:
+        return _pull(score, _signed(y))
+
+    def _parts(self, block: Block) -> tuple[Floats, Floats, Floats]:
+        """Design (k, d, width), target (k, width) and presence (k, width)."""
+        data = block.data
+        return data[:, 1:] if self.fit_intercept else data[:, 1:-1], data[:, 0], data[:, -1]
 
 
-def labelled_rows(clients: Federation) -> RowBlocks:
-    """The rows of a federation with outcome 0/1 or -1/1, ready for the functions here."""
-    if clients.y is None:
-        raise ValueError("logistic loss needs a target y at every site")
-    known = np.isin(clients.y, (-1.0, 0.0, 1.0))
-    if not known.all():
-        site = clients.names[int(clients.owner[np.flatnonzero(~known)[0]])]
-        raise ValueError(
-            f"site {site!r}: the target has the value {clients.y[~known][0]:g}; logistic loss "
-            "needs 0 and 1, or -1 and 1: recode it before fitting"
-        )
-    signs = np.where(clients.y > 0, 1.0, -1.0)
-    return RowBlocks.of(clients, np.concatenate([signs[:, None], clients.X], axis=1), False)
+def _signed(y: Array) -> Floats:
+    """A target of two values as -1 and 1."""
+    return np.where(y > 0, 1.0, -1.0)
 
 
-def penalties(n_features: int, fit_intercept: bool, alpha: float) -> Floats:
-    """Strength of the penalty on every coefficient, (d,)."""
-    strength = np.full(n_features + fit_intercept, max(alpha, LEAST_PENALTY))
-    if fit_intercept:
-        strength[-1] = LEAST_PENALTY
-    return strength
-
-
-def minimise(rows: RowBlocks, fit_intercept: bool, alpha: float) -> Solution:
-    """Every client's penalised maximum likelihood; zero for a client without rows."""
-    strength = penalties(rows.n_columns - 1, fit_intercept, alpha)
-    coef = np.zeros((rows.n_clients, len(strength)))
-    converged = np.ones(rows.n_clients, dtype=bool)
-    for block in rows.blocks:
-        X, y, present = _parts(block, fit_intercept)
-        basis, X, kept = _row_space(X, strength, fit_intercept)
-        found, converged[block.clients] = _newton(X, y, present, kept)
-        coef[block.clients] = found if basis is None else _from_row_space(basis, found)
-    return Solution(coef, converged)
-
-
-def losses(rows: RowBlocks, coef: Floats, fit_intercept: bool) -> Floats:
-    """Mean loss, without penalty, of every client under each model: coef (K, d) -> (m, K)."""
-    out = np.zeros((rows.n_clients, len(coef)))
-    for block in rows.blocks:
-        X, y, present = _parts(block, fit_intercept)
-        margins = y[:, None, :] * (coef @ X)
-        total = np.einsum("kjn,kn->kj", np.logaddexp(0.0, -margins), present)
-        out[block.clients] = total / block.sizes[:, None]
-    return out
-
-
-def gradients(rows: RowBlocks, coef: Floats, fit_intercept: bool, alpha: float) -> Floats:
-    """Gradient of every client's own penalised loss at its own model: coef (m, d) -> (m, d)."""
-    strength = penalties(rows.n_columns - 1, fit_intercept, alpha)
-    out = strength * coef
-    for block in rows.blocks:
-        X, y, _ = _parts(block, fit_intercept)
-        margins = y * np.einsum("kdn,kd->kn", X, coef[block.clients])
-        pull = -y * sigmoid(-margins) / block.sizes[:, None]
-        out[block.clients] += (X @ pull[..., None])[..., 0]
-    return out
-
-
-def curvatures(rows: RowBlocks, coef: Floats, fit_intercept: bool, alpha: float) -> Floats:
-    """Second derivatives of every client's penalised loss at its own model, (m, d, d)."""
-    strength = penalties(rows.n_columns - 1, fit_intercept, alpha)
-    out = np.tile(np.diag(strength), (rows.n_clients, 1, 1))
-    for block in rows.blocks:
-        X, _, present = _parts(block, fit_intercept)
-        share = sigmoid(np.einsum("kdn,kd->kn", X, coef[block.clients]))
-        weight = share * (1.0 - share) * present / block.sizes[:, None]
-        out[block.clients] += (X * weight[:, None, :]) @ X.transpose(0, 2, 1)
-    return out
-
-
-def sampling_covariances(
-    rows: RowBlocks, coef: Floats, fit_intercept: bool, alpha: float
-) -> Floats:
-    """Inverse information of every client's estimate, (m, d, d); zero with no more rows than d."""
-    n_coef = coef.shape[1]
-    out = np.zeros((rows.n_clients, n_coef, n_coef))
-    enough = np.flatnonzero(rows.sizes > n_coef)
-    if len(enough):
-        part = rows.take(enough)
-        information = curvatures(part, coef[enough], fit_intercept, alpha)
-        out[enough] = np.linalg.inv(information) / part.sizes[:, None, None]
-    return out
+def _pull(score: Floats, y: Floats) -> Floats:
+    """Derivatives of rows' losses in their scores; y is -1 or 1, or 0 where there is no row."""
+    return np.asarray(-y * expit(-y * score))
 
 
 # ------------------------------------------------------------------ one block
-
-
-def _parts(block: Block, fit_intercept: bool) -> tuple[Floats, Floats, Floats]:
-    """Design (k, d, width), outcome (k, width) and presence (k, width)."""
-    data = block.data
-    return data[:, 1:] if fit_intercept else data[:, 1:-1], data[:, 0], data[:, -1]
 
 
 def _row_space(
@@ -157,16 +182,16 @@ def _from_row_space(basis: Floats, coef: Floats) -> Floats:
 
 def _newton(
     X: Floats, y: Floats, present: Floats, strength: Floats
-) -> tuple[Floats, NDArray[np.bool_]]:
+) -> tuple[Floats, Bools]:
     """Newton's method with halved steps for all clients of a block, (k, p) and (k,)."""
     coef = np.zeros(X.shape[:2])
     moving = np.arange(len(X))
-    for _ in range(MAX_STEPS):
+    for _ in range(MAX_NEWTON_STEPS):
         if not len(moving):
             break
         part = (X[moving], y[moving], present[moving]) if len(moving) < len(X) else (X, y, present)
         coef[moving], gain = _newton_step(*part, strength, coef[moving])
-        moving = moving[gain > TOLERANCE]
+        moving = moving[gain > DECREMENT_TOLERANCE]
     return coef, ~np.isin(np.arange(len(X)), moving)
 
 
@@ -176,8 +201,8 @@ def _newton_step(
     """One safeguarded step; and the decrement before it, zero where no step lowers the loss."""
     n_rows = present.sum(axis=1, keepdims=True)
     score = np.einsum("kdn,kd->kn", X, coef)
-    share = sigmoid(score)
-    gradient = strength * coef - (X @ (y * sigmoid(-y * score) / n_rows)[..., None])[..., 0]
+    share = expit(score)
+    gradient = strength * coef + (X @ (_pull(score, y) / n_rows)[..., None])[..., 0]
     weight = share * (1.0 - share) * present / n_rows
     hessian = (X * weight[:, None, :]) @ X.transpose(0, 2, 1)
     hessian[:, np.arange(len(strength)), np.arange(len(strength))] += strength
@@ -201,10 +226,3 @@ def _newton_step(
     else:
         step = np.where(short, 0.0, step)
     return coef + step[:, None] * direction, np.where(step > 0, decrement, 0.0)
-
-
-def sigmoid(score: Floats) -> Floats:
-    """1 / (1 + exp(-score)), without overflow."""
-    from scipy.special import expit
-
-    return np.asarray(expit(score))
