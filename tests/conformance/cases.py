@@ -363,19 +363,19 @@ CASES = (
     *(
         Case(
             "odcl",
-            {"labels": labels, "aggregate": aggregate, **_PLAIN},
-            {"labels": alone, "aggregate": aggregate, **_PLAIN},
-            _own_least_squares if labels == "own" else _cluster_least_squares,
+            {"given_clusters": given, "true_labels": _KINDS, "aggregate": aggregate, **_PLAIN},
+            {"given_clusters": alone, "aggregate": aggregate, **_PLAIN},
+            _own_least_squares if given == "own" else _cluster_least_squares,
             ("cluster_models",),
             variant=variant,
             one_round=True,
             personal=("models",),
         )
-        for variant, labels, aggregate, alone in (
+        for variant, given, aggregate, alone in (
             ("naive averaging", "one", "mean", "one"),
             ("local ERM", "own", "mean", "own"),
-            ("oracle averaging", _KINDS, "mean", "one"),
-            ("cluster oracle", _KINDS, "statistics", "one"),
+            ("oracle averaging", "true", "mean", "one"),
+            ("cluster oracle", "true", "statistics", "one"),
         )
     ),
     Case(

@@ -91,9 +91,7 @@ class ClusteredResult(Result):
 
     def title(self, about: About) -> str:
         """The fit in half a line."""
-        return (
-            f"{len(about.sites)} sites, {self.n_clusters} clusters, {about.settings.loss} loss"
-        )
+        return f"{len(about.sites)} sites, {self.n_clusters} clusters, {about.settings.loss} loss"
 
     def tables(self, about: About) -> dict[str, Table]:
         """Clusters, sites, and the choice of the clusters' number."""

@@ -219,7 +219,9 @@ class OdclResult(ClusteredResult):
     def account(self, about: About) -> list[str]:
         """What left the sites."""
         if self.local_models is None:
-            return ["The rows of every true cluster's sites were pooled in this process: an oracle."]
+            return [
+                "The rows of every true cluster's sites were pooled in this process: an oracle."
+            ]
         settings, account = about.settings, [ACCOUNT[about.settings.sent]]
         without = about.sites[self.flagged(self.without_covariance)]
         if len(without):
@@ -245,9 +247,7 @@ ODCL = Algorithm(
     program=program,
     result=OdclResult,
     steps={
-        "model": Step(
-            _model, {"model": MODEL}, optional={"rows": ROWS, "covariance": COVARIANCE}
-        ),
+        "model": Step(_model, {"model": MODEL}, optional={"rows": ROWS, "covariance": COVARIANCE}),
         "statistics": Step(_statistics, {"statistics": STATISTICS}),
         "choose": Step(_choose, {"choice": CHOICE}, MODELS, optional=_OWN_FIT),
     },

@@ -77,7 +77,8 @@ class Sites:
             self.models, self.rows = local.fit(), local.sizes
         else:
             self.models = self._last["model"]
-            self.rows = self._last["rows"] if "rows" in self._last else self.rows
+            if "rows" in self._last:
+                self.rows = self._last["rows"]
 
     @property
     def sent_statistics(self) -> bool:

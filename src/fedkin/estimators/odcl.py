@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -99,7 +99,7 @@ class ODCL(ClusteredEstimator):
     """
 
     _algorithm = ALGORITHM
-    _fixed = {"given_clusters": None}
+    _fixed: ClassVar = {"given_clusters": None}
 
     def _check_data(self, federation: Federation, settings) -> None:
         super()._check_data(federation, settings)

@@ -180,9 +180,7 @@ def _from_row_space(basis: Floats, coef: Floats) -> Floats:
     return np.concatenate([features, coef[:, width:]], axis=1)
 
 
-def _newton(
-    X: Floats, y: Floats, present: Floats, strength: Floats
-) -> tuple[Floats, Bools]:
+def _newton(X: Floats, y: Floats, present: Floats, strength: Floats) -> tuple[Floats, Bools]:
     """Newton's method with halved steps for all clients of a block, (k, p) and (k,)."""
     coef = np.zeros(X.shape[:2])
     moving = np.arange(len(X))
