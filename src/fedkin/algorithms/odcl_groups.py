@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 NEIGHBOUR = 3
 FAR = 3.0
 # Of the models' size: copies of one site are at no distance at all, below this nobody is far.
-DISTANCE_ROUNDING = 1e-9
+COPIES_APART = 1e-9
 # Sums of squared residuals come from packed statistics; below this share of the squares of y they
 # are rounding, and the logarithm of rounding must not choose the number of clusters.
 SQUARES_ROUNDING = 1e-14
 # Starts of the clustering by predictions, side by side; and when their steps must have settled.
-N_STARTS = 20
+N_PREDICTION_STARTS = 20
 MAX_PREDICTION_STEPS = 100
 
 CLUSTERINGS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -64,7 +64,7 @@ def stand_alone(models: Floats, spread: Floats | None = None) -> Bools:
     if len(models) <= NEIGHBOUR:
         return np.zeros(len(models), dtype=bool)
     distance = np.partition(cdist(models, models), NEIGHBOUR, axis=1)[:, NEIGHBOUR]
-    tangible = distance > DISTANCE_ROUNDING * np.abs(models).max()
+    tangible = distance > COPIES_APART * np.abs(models).max()
     if spread is not None and (spread > 0).all():
         distance = distance / np.sqrt(spread**2 + np.median(spread) ** 2)
     return np.asarray(tangible & (distance > FAR * np.median(distance)))
@@ -226,21 +226,21 @@ def _least_residuals(
 
 
 def _first_guesses(statistics: Floats, n_clusters: int, rng: np.random.Generator) -> Floats:
-    """Models (N_STARTS, K, d): K-means of the sites' fits, or one site after another, by turns.
+    """Models (N_PREDICTION_STARTS, K, d): K-means of the sites' fits, or one site after another, by turns.
 
     The fits share one prior (`models.random_effects`): ridge fits of few rows are all too short and
     start K-means in the wrong place. A start of the second kind draws each next site with
     probability proportional to what the models so far leave unexplained of it.
     """
     own = shared_prior_fits(statistics)
-    seeds = rng.integers(0, 2**31 - 1, size=N_STARTS // 2)
+    seeds = rng.integers(0, 2**31 - 1, size=N_PREDICTION_STARTS // 2)
     n_distinct = min(n_clusters, len(np.unique(own, axis=0)))
     starts = []
     for seed in seeds:
         centers = clustering.kmeans(own, n_distinct, int(seed), 1).centers
         starts.append(centers[np.arange(n_clusters) % n_distinct])
     between = np.maximum(residual_coefficients(own) @ statistics.T, 0.0)
-    for _ in range(N_STARTS - len(starts)):
+    for _ in range(N_PREDICTION_STARTS - len(starts)):
         chosen = [int(rng.integers(len(own)))]
         for _ in range(n_clusters - 1):
             left = between[chosen].min(axis=0)

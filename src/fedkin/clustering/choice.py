@@ -28,14 +28,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedkin.clustering.kmeans import COST_ROUNDING, Clustering, RandomState, kmeans
-from fedkin.clustering.points import Labels, Points, check_points
+from fedkin.arrays import Floats, Indices
+from fedkin.clustering.kmeans import Clustering, RandomState, kmeans
+from fedkin.clustering.points import Labels, Points, check_points, silhouette
 from fedkin.clustering.polished import polished_silhouette
 from fedkin.clustering.scatter import explained_scatter, usable_covariances, whiten
-from fedkin.clustering.silhouette import silhouette
+from fedkin.clustering.tolerances import COST_ROUNDING
 from fedkin.ties import RELATIVE, first_best
 
-Array = NDArray[np.float64]
 Method = Literal["auto", "chi2", "gap", "silhouette", "elbow", "path"]
 
 LEVEL = 0.999  # of the chi-square quantile: one false alarm in a thousand homogeneous federations
@@ -49,7 +49,7 @@ class NumberOfClusters:
     """The chosen number of clusters and the evidence."""
 
     n_clusters: int
-    curve: Array  # (n_candidates,), the criterion of the method
+    curve: Floats  # (n_candidates,), the criterion of the method
     candidates: NDArray[
         np.intp
     ]  # (n_candidates,), the K (for "path": after the polish) it belongs to
@@ -113,7 +113,7 @@ def _partitions(
 def _by_scatter(
     points: Points,
     largest: int,
-    covariances: Array,
+    covariances: Floats,
     freedom: ArrayLike | None,
     generator: np.random.Generator,
 ) -> NumberOfClusters:
@@ -222,8 +222,8 @@ def _uniform(points: Points, generator: np.random.Generator) -> Points:
 
 def _answer(
     method: str,
-    candidates: NDArray[np.intp],
-    curve: Array,
+    candidates: Indices,
+    curve: Floats,
     tried: list[Clustering],
     chosen: int,
 ) -> NumberOfClusters:

@@ -11,19 +11,16 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedkin.arrays import Bools, Floats
 from fedkin.clustering.pairs import largest_norm, squared_distances
 from fedkin.clustering.points import Labels, Points, group_sums, in_order_of_appearance
-
-Array = NDArray[np.float64]
+from fedkin.clustering.tolerances import DISTANCE_ROUNDING
 
 # Complete linkage keeps two triangles of distances: 288 MB for this many points.
 LINKAGE_POINTS = 6000
 # With more points the tree is built on this many of them.
 ANCHORS = 2000
-# Distances are exact to this share.
-ROUNDING = 1e-12
 # Rows of a distance matrix are taken in blocks of this many entries (32 MB).
 ENTRIES_PER_BLOCK = 1 << 22
 
@@ -34,7 +31,7 @@ class Groups:
 
     labels: Labels  # (m,)
     means: Points  # (n, d)
-    sizes: Array  # (n,)
+    sizes: Floats  # (n,)
 
     @classmethod
     def of_points(cls, points: Points) -> Groups:
@@ -43,7 +40,7 @@ class Groups:
         return cls(np.arange(m), points, np.ones(m))
 
     @cached_property
-    def tree(self) -> Array:
+    def tree(self) -> Floats:
         """Complete-linkage tree of the means; its heights are diameters."""
         from scipy.cluster.hierarchy import linkage
 
@@ -105,13 +102,13 @@ def nearest_rows(points: Points, rows: Points) -> Labels:
     )
 
 
-def _subtrees_that_fuse(tree: Array, sizes: Array, penalty: float) -> Labels:
+def _subtrees_that_fuse(tree: Floats, sizes: Floats, penalty: float) -> Labels:
     """Labels (n,) that join the maximal subtrees with diameter <= penalty * size."""
-    fits = tree[:, 2] <= penalty * _subtree_sizes(tree, sizes) * (1.0 + ROUNDING)
+    fits = tree[:, 2] <= penalty * _subtree_sizes(tree, sizes) * (1.0 + DISTANCE_ROUNDING)
     return _leaves_below(tree, fits)
 
 
-def _anchored_subtrees_that_fuse(means: Points, sizes: Array, penalty: float) -> Labels:
+def _anchored_subtrees_that_fuse(means: Points, sizes: Floats, penalty: float) -> Labels:
     """The same for many points: the tree is built on a sample and the rest hang on its leaves.
 
     The sample only proposes sets; each is accepted on the diameter of all its points.
@@ -122,7 +119,7 @@ def _anchored_subtrees_that_fuse(means: Points, sizes: Array, penalty: float) ->
     nearest = nearest_rows(means, means[anchors])
     tree = linkage(means[anchors], "complete")
     hanging = np.bincount(nearest, sizes, minlength=anchors.size).astype(np.float64)
-    reach = penalty * _subtree_sizes(tree, hanging) * (1.0 + ROUNDING)
+    reach = penalty * _subtree_sizes(tree, hanging) * (1.0 + DISTANCE_ROUNDING)
     fits, accepted = tree[:, 2] <= reach, np.zeros(len(tree), dtype=bool)
     while True:
         owner = _leaves_below(tree, fits)[nearest]
@@ -136,7 +133,7 @@ def _anchored_subtrees_that_fuse(means: Points, sizes: Array, penalty: float) ->
     return np.where(alone, -1 - np.arange(len(means)), owner)
 
 
-def _subtree_sizes(tree: Array, sizes: Array) -> Array:
+def _subtree_sizes(tree: Floats, sizes: Floats) -> Floats:
     """Total size below each inner node of a linkage tree, (n - 1,)."""
     n = sizes.size
     total = np.concatenate([sizes, np.zeros(n - 1)])
@@ -145,7 +142,7 @@ def _subtree_sizes(tree: Array, sizes: Array) -> Array:
     return total[n:]
 
 
-def _leaves_below(tree: Array, chosen: NDArray[np.bool_]) -> Labels:
+def _leaves_below(tree: Floats, chosen: Bools) -> Labels:
     """For each leaf its highest chosen ancestor, numbered n + row of the tree, or itself, (n,)."""
     n = len(tree) + 1
     owner = np.arange(2 * n - 1)

@@ -14,11 +14,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.sparse import coo_array, csr_array, diags_array, triu
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import splu
 
+from fedkin.arrays import Bools, Floats
 from fedkin.clustering.newton import SmoothProblem, minimise
 from fedkin.clustering.points import (
     Labels,
@@ -28,18 +29,15 @@ from fedkin.clustering.points import (
     group_means,
     in_order_of_appearance,
 )
-
-Array = NDArray[np.float64]
-
-FIRST_SMOOTHING = 0.1  # share of the median length of an edge
-SMOOTHING_FACTOR = 0.1
-N_LEVELS = 10
-# A pull of full length keeps a fused pair up to some smoothings apart. A pair joined by mistake
-# costs gap, and the next level parts it again.
-JOINED_WITHIN = 10.0
-RELATIVE_GAP = 1e-10
-INNER_TOLERANCE = 1e-12
-NOTHING = 1e-24  # of the points' squares: distances of 1e-12 are rounding
+from fedkin.clustering.tolerances import (
+    FIRST_SMOOTHING,
+    GRAPH_TOLERANCE,
+    JOINED_WITHIN,
+    N_LEVELS,
+    NO_OBJECTIVE,
+    PROMISED_GAP,
+    SMOOTHING_STEP,
+)
 
 
 def nearest_neighbor_weights(
@@ -73,7 +71,7 @@ def nearest_neighbor_weights(
 class Edges(NamedTuple):
     """Coupled pairs and the matrix that takes their differences."""
 
-    weights: Array  # (n_edges,)
+    weights: Floats  # (n_edges,)
     difference: csr_array  # (n_edges, m): row e has +1 at its first point and -1 at its second
 
     @classmethod
@@ -94,7 +92,7 @@ class Edges(NamedTuple):
         difference = csr_array((signs, columns, 2 * np.arange(n + 1)), shape=(n, n_points))
         return cls(np.asarray(upper.data, dtype=np.float64), difference)
 
-    def components(self, chosen: NDArray[np.bool_]) -> Labels:
+    def components(self, chosen: Bools) -> Labels:
         """Groups of points connected by the chosen edges, (m,)."""
         picked = self.difference[chosen]
         return np.asarray(connected_components(abs(picked.T @ picked), directed=False)[1])
@@ -118,14 +116,14 @@ class EdgePairs:
         self.value = float(smooth.sum())
         self.pull = np.asarray(edges.difference.T @ (self.stiffness[:, None] * self.apart))
 
-    def curvature(self, vectors: Array) -> Array:
+    def curvature(self, vectors: Floats) -> Floats:
         """Hessian of the penalty times x (m, d)."""
         moved = self.edges.difference @ vectors
         along = (self.bend * np.einsum("ij,ij->i", self.apart, moved))[:, None]
         change = self.stiffness[:, None] * moved - along * self.apart
         return np.asarray(self.edges.difference.T @ change)
 
-    def solver(self, mass: Array, penalty: float) -> Callable[[Array], Array]:
+    def solver(self, mass: Floats, penalty: float) -> Callable[[Floats], Floats]:
         """x -> M^-1 x, M = diag(mass) + penalty * Laplacian, by sparse factors."""
         difference = self.edges.difference
         laplacian = difference.T @ diags_array(self.stiffness) @ difference
@@ -156,7 +154,7 @@ def solve_on_graph(
     positions, n_iter, mass = targets, 0, np.ones(len(points))
     for _ in range(N_LEVELS):
         problem = SmoothProblem(targets, mass, penalty, _couple_by(edges, smoothing))
-        solution = minimise(problem, positions, INNER_TOLERANCE)
+        solution = minimise(problem, positions, GRAPH_TOLERANCE)
         n_iter += solution.n_iter
         coupling = solution.coupling
         assert isinstance(coupling, EdgePairs)
@@ -164,11 +162,11 @@ def solve_on_graph(
         labels = in_order_of_appearance(edges.components(together))
         centers = group_means(solution.positions, labels, labels.max() + 1)[labels]
         gap = _relative_gap(centers, targets, penalty, coupling)
-        if gap <= RELATIVE_GAP:
+        if gap <= PROMISED_GAP:
             break
-        positions = centers + SMOOTHING_FACTOR * (solution.positions - centers)
-        smoothing *= SMOOTHING_FACTOR
-    return unit * centers + mean, labels, gap, n_iter, bool(gap <= RELATIVE_GAP)
+        positions = centers + SMOOTHING_STEP * (solution.positions - centers)
+        smoothing *= SMOOTHING_STEP
+    return unit * centers + mean, labels, gap, n_iter, bool(gap <= PROMISED_GAP)
 
 
 def _all_fuse(about: Points, labels: Labels, edges: Edges, penalty: float) -> bool:
@@ -203,4 +201,4 @@ def _relative_gap(centers: Points, targets: Points, penalty: float, coupling: Ed
     )
     gap = 0.5 * float((residual**2).sum()) + penalty * max(float(slack), 0.0)
     # Where points lie on their neighbours the objective is rounding: squares of it are no measure.
-    return gap / max(objective, NOTHING * float((targets**2).sum()), np.finfo(float).tiny)
+    return gap / max(objective, NO_OBJECTIVE * float((targets**2).sum()), np.finfo(float).tiny)

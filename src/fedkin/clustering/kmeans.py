@@ -12,13 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedkin.clustering.points import Labels, Points, check_n_clusters, check_points
+from fedkin.clustering.tolerances import COST_ROUNDING
 from fedkin.ties import first_least
 
 RandomState = int | np.random.Generator | None
 
 N_STARTS = 10
-# Costs are squares: what rounding leaves of one that is zero is this share of the points' scatter.
-COST_ROUNDING = 1e-28
 
 
 @dataclass(frozen=True)
@@ -36,8 +35,7 @@ def kmeans(
     """Cluster points (m, d) into n_clusters by (15)."""
     array = check_points(points)
     check_n_clusters(n_clusters, len(array))
-    fitted = _fit(array, n_clusters, random_state, "k-means++", n_starts)
-    return fitted
+    return _fit(array, n_clusters, random_state, "k-means++", n_starts)
 
 
 def lloyd(points: ArrayLike, centers: ArrayLike) -> Clustering:

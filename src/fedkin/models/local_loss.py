@@ -1,6 +1,6 @@
 """The loss of every client behind one set of words: squared through packed statistics, or logistic.
 
-| | squared | logistic (`models.logistic`) |
+| | squared | logistic |
 |---|---|---|
 | loss of a row | (y - x'theta)^2 / 2 | log(1 + exp(-y x'theta)), y = -1 or 1 |
 | penalty | alpha / 2 of the squared coefficients, the intercept's left out | as squared |
@@ -14,18 +14,23 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
+from scipy.special import expit
 
-from fedkin.arrays import Array, Floats, Indices
+from fedkin.arrays import Array, Bools, Floats, Indices
 from fedkin.federation import Federation
-from fedkin.models import least_squares
+from fedkin.models import least_squares, logistic
+from fedkin.models.row_blocks import Block, RowBlocks
+
+# Above so many coefficients the trace stands in for the largest eigenvalue.
+MOST_EIGENVALUES = 200
 
 
 @dataclass(frozen=True, eq=False)
-class LocalLoss(ABC):
-    """The penalised loss of m clients."""
+class _PenalisedLoss(ABC):
+    """What both losses of m clients have in common."""
 
     fit_intercept: bool
     alpha: float
@@ -37,35 +42,10 @@ class LocalLoss(ABC):
     steepest_row: ClassVar[float] = 1.0
     """Largest second derivative of a row's loss in x'theta."""
 
-    @abstractmethod
-    def take(self, who: Indices) -> Self:
-        """Some clients, in the order given."""
-
-    @property
-    @abstractmethod
-    def sizes(self) -> Floats:
-        """Rows per client, (m,)."""
-
     @property
     @abstractmethod
     def n_coefficients(self) -> int:
         """Coefficients d of a model, the intercept included."""
-
-    @abstractmethod
-    def fit(self) -> Floats:
-        """Every client's own minimiser (m, d)."""
-
-    @abstractmethod
-    def losses(self, models: Floats) -> Floats:
-        """Mean loss of every client under every model (K, d), without penalty, (m, K)."""
-
-    @abstractmethod
-    def gradients(self, coef: Floats) -> Floats:
-        """Gradient of every client's penalised loss at its own model (m, d)."""
-
-    @abstractmethod
-    def covariances(self, coef: Floats) -> Floats:
-        """Sampling covariance of every client's fit, (m, d, d); zero where there is none."""
 
     @abstractmethod
     def curvatures(self) -> Floats:
@@ -101,18 +81,18 @@ class LocalLoss(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class SquaredLoss(LocalLoss):
+class SquaredLoss(_PenalisedLoss):
     """Clients reduced to packed statistics (m, q)."""
 
     statistics: Floats
 
     @classmethod
-    def of(cls, clients: Federation, fit_intercept: bool, alpha: float) -> Self:
+    def of(cls, clients: Federation, fit_intercept: bool, alpha: float) -> SquaredLoss:
         """From the rows of a federation."""
         packed = least_squares.packed_statistics(clients, fit_intercept)
         return cls(fit_intercept, alpha, np.ascontiguousarray(packed.T))
 
-    def take(self, who: Indices) -> Self:
+    def take(self, who: Indices) -> SquaredLoss:
         """Some clients, in the order given."""
         return replace(self, statistics=self.statistics[who])
 
@@ -165,13 +145,125 @@ class SquaredLoss(LocalLoss):
         return least_squares.unpack(self.statistics)
 
 
+@dataclass(frozen=True, eq=False)
+class LogisticLoss(_PenalisedLoss):
+    """Clients with their rows, target -1 or 1."""
+
+    rows: RowBlocks
+
+    # The paper's C, without which a site whose classes can be separated has no minimiser.
+    default_alpha: ClassVar[float] = 1e-5
+    # Separable rows, or rows of one class, have their minimiser at infinity; this holds it where
+    # the loss is about 1e-9.
+    least_penalty: ClassVar[float] = 1e-10
+    steepest_row: ClassVar[float] = 0.25
+
+    @classmethod
+    def of(cls, clients: Federation, fit_intercept: bool, alpha: float) -> LogisticLoss:
+        """From the rows of a federation with target 0/1 or -1/1."""
+        assert clients.y is not None
+        known = np.isin(clients.y, (-1.0, 0.0, 1.0))
+        if not known.all():
+            site = clients.names[int(clients.owner[np.flatnonzero(~known)[0]])]
+            raise ValueError(
+                f"site {site!r}: the target has the value {clients.y[~known][0]:g}; logistic loss "
+                "needs 0 and 1, or -1 and 1: recode it before fitting"
+            )
+        columns = np.concatenate([logistic.signed(clients.y)[:, None], clients.X], axis=1)
+        return cls(fit_intercept, alpha, RowBlocks.of(clients, columns, False))
+
+    def take(self, who: Indices) -> LogisticLoss:
+        """Some clients, in the order given."""
+        return replace(self, rows=self.rows.take(who))
+
+    @property
+    def sizes(self) -> Floats:
+        """Rows per client, (m,)."""
+        return self.rows.sizes.astype(np.float64)
+
+    @property
+    def n_coefficients(self) -> int:
+        """Coefficients d of a model, the intercept included."""
+        return self.rows.n_columns - 1 + self.fit_intercept
+
+    def fit(self) -> Floats:
+        """Every client's own minimiser (m, d); zero for a client without rows."""
+        return self.minimise()[0]
+
+    def minimise(self) -> tuple[Floats, Bools]:
+        """Every client's own minimiser (m, d), and whether its steps came to rest (m,)."""
+        coef = np.zeros((self.rows.n_clients, self.n_coefficients))
+        settled = np.ones(self.rows.n_clients, dtype=bool)
+        for block in self.rows.blocks:
+            own = logistic.minimise(*self._parts(block), self.penalties, self.fit_intercept)
+            coef[block.clients], settled[block.clients] = own
+        return coef, settled
+
+    def losses(self, models: Floats) -> Floats:
+        """Mean loss of every client under every model (K, d), without penalty, (m, K)."""
+        out = np.zeros((self.rows.n_clients, len(models)))
+        for block in self.rows.blocks:
+            X, y, present = self._parts(block)
+            margins = y[:, None, :] * (models @ X)
+            total = np.einsum("kjn,kn->kj", np.logaddexp(0.0, -margins), present)
+            out[block.clients] = total / block.sizes[:, None]
+        return out
+
+    def gradients(self, coef: Floats) -> Floats:
+        """Gradient of every client's penalised loss at its own model (m, d)."""
+        out = self.penalties * coef
+        for block in self.rows.blocks:
+            X, y, _ = self._parts(block)
+            score = np.einsum("kdn,kd->kn", X, coef[block.clients])
+            pull = logistic.slopes(score, y) / block.sizes[:, None]
+            out[block.clients] += (X @ pull[..., None])[..., 0]
+        return out
+
+    def curvatures(self, coef: Floats | None = None) -> Floats:
+        """Second derivatives at every client's model (m, d), or at zero, where they are largest."""
+        at = np.zeros((self.rows.n_clients, self.n_coefficients)) if coef is None else coef
+        out = np.tile(np.diag(self.penalties), (self.rows.n_clients, 1, 1))
+        for block in self.rows.blocks:
+            X, _, present = self._parts(block)
+            share = expit(np.einsum("kdn,kd->kn", X, at[block.clients]))
+            weight = share * (1.0 - share) * present / block.sizes[:, None]
+            out[block.clients] += (X * weight[:, None, :]) @ X.transpose(0, 2, 1)
+        return out
+
+    def covariances(self, coef: Floats) -> Floats:
+        """Inverse information of every client's fit, (m, d, d); zero with no more rows than d."""
+        d = self.n_coefficients
+        out = np.zeros((self.rows.n_clients, d, d))
+        enough = np.flatnonzero(self.rows.sizes > d)
+        if len(enough):
+            part = self.take(enough)
+            out[enough] = np.linalg.inv(part.curvatures(coef[enough])) / part.sizes[:, None, None]
+        return out
+
+    def steepness(self) -> Floats:
+        """Largest second derivative of every client's loss, (m,); a bound if there are many."""
+        if self.n_coefficients <= MOST_EIGENVALUES:
+            return super().steepness()
+        squares = self.rows.squares[:, 1:].sum(axis=1) / np.maximum(self.sizes, 1.0)
+        return np.asarray(self.steepest_row * (squares + self.fit_intercept) + self.alpha)
+
+    def _slopes(self, score: Floats, y: Array) -> Floats:
+        return logistic.slopes(score, logistic.signed(y))
+
+    def _parts(self, block: Block) -> tuple[Floats, Floats, Floats]:
+        """Design (k, d, width), target (k, width) and presence (k, width)."""
+        data = block.data
+        return data[:, 1:] if self.fit_intercept else data[:, 1:-1], data[:, 0], data[:, -1]
+
+
+LocalLoss = SquaredLoss | LogisticLoss
+
+
 def local_loss(
     clients: Federation, loss: str, fit_intercept: bool, alpha: float | None
 ) -> LocalLoss:
     """The clients behind the loss that is asked for, "squared" or "logistic"."""
-    from fedkin.models.logistic import LogisticLoss  # which builds on this module
-
     if clients.y is None:
         raise ValueError(f"{loss} loss needs a target y at every site")
-    kind = LogisticLoss if loss == "logistic" else SquaredLoss
+    kind: type[LocalLoss] = LogisticLoss if loss == "logistic" else SquaredLoss
     return kind.of(clients, fit_intercept, kind.default_alpha if alpha is None else alpha)

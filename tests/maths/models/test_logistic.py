@@ -5,7 +5,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from fedkin.federation import Federation
-from fedkin.models.logistic import LogisticLoss
+from fedkin.models.local_loss import LogisticLoss
 
 
 def ragged(n_clients=9, d=4, seed=0, least=30, most=80):
