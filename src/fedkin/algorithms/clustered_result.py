@@ -103,7 +103,7 @@ class ClusteredResult(Result):
         return tables if choice is None else {**tables, "choice": choice}
 
     def _clusters(self, about: About) -> dict[str, Array]:
-        rows = {"cluster": np.arange(self.n_clusters), "sites": self.counts}
+        rows: dict[str, Array] = {"cluster": np.arange(self.n_clusters), "sites": self.counts}
         if about.settings.fit_intercept:
             rows["intercept"] = self.cluster_models[:, -1]
         for name, coef in zip(about.features[:SHOWN_FEATURES], self.cluster_models.T):
@@ -112,7 +112,7 @@ class ClusteredResult(Result):
         return rows
 
     def _sites(self, about: About) -> dict[str, Array]:
-        rows = {"site": about.sites, "cluster": self.labels}
+        rows: dict[str, Array] = {"site": about.sites, "cluster": self.labels}
         if np.isfinite(self.site_rows).any():
             rows["rows"] = self.site_rows
         if self.local_models is not None:

@@ -197,7 +197,7 @@ ACCOUNT = {
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OdclResult(ClusteredResult):
-    """Clusters that were found, or given, at once; `without_covariance` withheld what was asked."""
+    """Clusters sought or given in one round; `without_covariance` (m,) had none to send."""
 
     without_covariance: Bools | None = None
 
@@ -219,9 +219,7 @@ class OdclResult(ClusteredResult):
     def account(self, about: About) -> list[str]:
         """What left the sites."""
         if self.local_models is None:
-            return [
-                "The rows of every true cluster's sites were pooled in this process: an oracle."
-            ]
+            return ["The rows of each true cluster were pooled in this process: an oracle."]
         settings, account = about.settings, [ACCOUNT[about.settings.sent]]
         without = about.sites[self.flagged(self.without_covariance)]
         if len(without):

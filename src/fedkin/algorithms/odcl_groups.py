@@ -122,7 +122,7 @@ def _convex(
     `known`: covariances of the models and the freedom behind them, if they are usable.
     """
     penalty, wanted, most = settings.penalty, settings.n_clusters, settings.max_clusters
-    if penalty == "interval":
+    if penalty == "interval" and truth is not None:
         penalty = clustering.oracle_penalty(models, truth, rng)
     if not isinstance(penalty, str):
         near = settings.n_neighbors
@@ -226,7 +226,7 @@ def _least_residuals(
 
 
 def _first_guesses(statistics: Floats, n_clusters: int, rng: np.random.Generator) -> Floats:
-    """Models (N_PREDICTION_STARTS, K, d): K-means of the sites' fits, or one site after another, by turns.
+    """Models (starts, K, d): half K-means of the sites' fits, half drawn one site after another.
 
     The fits share one prior (`models.random_effects`): ridge fits of few rows are all too short and
     start K-means in the wrong place. A start of the second kind draws each next site with

@@ -46,7 +46,9 @@ def local(
     from fedkin.engines.files import write_reply
     from fedkin.federation import Federation
 
-    settings = OdclSettings(loss=loss, alpha=alpha, fit_intercept=intercept, send=send)
+    settings = OdclSettings.from_mapping(
+        {"loss": loss, "alpha": alpha, "fit_intercept": intercept, "send": send}
+    )
     clients = Federation.from_files({name or data.stem: data}, target)
     path, ask = out or data.with_suffix(".reply.npz"), question(send)
     written = write_reply(path, ODCL, ask, clients, settings, 0, least_rows, ledger)
@@ -87,7 +89,9 @@ def combine(
     first = engine.files[0]
     sums = shared(engine.files, "statistics") == "statistics"
     how = aggregate or ("statistics" if sums else "mean")
-    needed = OdclSettings(n_clusters=clusters, clustering=clustering, aggregate=how).sent
+    needed = OdclSettings.from_mapping(
+        {"n_clusters": clusters, "clustering": clustering, "aggregate": how}
+    ).sent
     send = shared(engine.files, needed)
     check_enough(engine.files, how, send)
     model = ODCL(

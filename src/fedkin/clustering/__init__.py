@@ -4,9 +4,9 @@ This room owns the clustering of points (m, d): K-means and its relatives, conve
 its certificates and path, and the choice of the number of clusters or of the penalty. It refuses to
 know where points come from: it never hears of models, clients or data.
 
-Reading order: `tolerances`, `points`, `kmeans`, `spectral`, `gradient`; then `pairs` (sums over all pairs),
-`newton` (the smoothed problem), `contraction` and `fusion` (certificates), `convex`, `graph`,
-`recovery`, `path`; then `clusterpath`, `polished`, `scatter`, `choice`.
+Reading order: `tolerances`, `points`, `kmeans`, `spectral`, `gradient`; then `pairs` (sums over
+all pairs), `newton` (the smoothed problem), `contraction` and `fusion` (certificates), `convex`,
+`graph`, `recovery`, `path`; then `clusterpath`, `polished`, `scatter`, `choice`.
 """
 
 from fedkin.clustering.choice import NumberOfClusters, choose_n_clusters

@@ -18,18 +18,11 @@ from __future__ import annotations
 import numpy as np
 
 from fedkin.arrays import Floats, Indices
+from fedkin.clustering import tolerances
 from fedkin.clustering.contraction import Groups, diameter
 from fedkin.clustering.newton import SmoothProblem, SmoothSolution, minimise
 from fedkin.clustering.pairs import CompletePairs, close_pairs
 from fedkin.clustering.points import Labels, Points, group_sums
-from fedkin.clustering.tolerances import (
-    HOPELESS,
-    MARGINS,
-    PASSING_TOLERANCE,
-    RESIDUAL_SHARE,
-    SMOOTHING_SHARE,
-    SMOOTHING_STEP,
-)
 
 
 def prove_fused(
@@ -56,10 +49,10 @@ def prove_fused(
     if parts.max() > 0:
         return _prove_parts(groups, members, parts, penalty, positions, smoothing)
     start, coarse = positions[members] - sizes @ positions[members] / total, smoothing
-    for margin in MARGINS:
+    for margin in tolerances.MARGINS:
         reach = margin * penalty * total
-        finer = min(SMOOTHING_SHARE * reach, smoothing)
-        tolerance = _gap_for_residual(RESIDUAL_SHARE * reach, means, sizes)
+        finer = min(tolerances.SMOOTHING_SHARE * reach, smoothing)
+        tolerance = _gap_for_residual(tolerances.RESIDUAL_SHARE * reach, means, sizes)
         solution = _follow(means, sizes, (1.0 - margin) * penalty, start, coarse, finer, tolerance)
         start, smoothing = solution.positions, finer
         residual = solution.gradient / sizes[:, None]
@@ -67,7 +60,7 @@ def prove_fused(
         width = diameter(start)
         if width + slackness <= reach:
             return [members]
-        if width > HOPELESS * reach:
+        if width > tolerances.HOPELESS * reach:
             break
         # A nearer penalty may fuse what is apart here: the smoothing must begin at that distance.
         coarse = max(width, finer)
@@ -106,13 +99,13 @@ def _follow(
 ) -> SmoothSolution:
     """Solve at a finer smoothing, starting from a solution at a coarser one, step by step."""
     while True:
-        following = max(SMOOTHING_STEP * smoothing, finer)
+        following = max(tolerances.SMOOTHING_STEP * smoothing, finer)
         start = pull_together(start, sizes, smoothing, following)
         smoothing = following
         problem = all_pairs_problem(means, sizes, penalty, smoothing)
         last = smoothing == finer
         # A passing solution must be known to its own smoothing, or the next one starts astray.
-        passing = min(_gap_for_residual(smoothing, means, sizes), PASSING_TOLERANCE)
+        passing = min(_gap_for_residual(smoothing, means, sizes), tolerances.PASSING_TOLERANCE)
         solution = minimise(problem, start, tolerance if last else max(tolerance, passing))
         if last:
             return solution

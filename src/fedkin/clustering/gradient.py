@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedkin.arrays import Floats
-from fedkin.clustering.contraction import nearest_rows
+from fedkin.clustering import tolerances
 from fedkin.clustering.kmeans import N_STARTS, Clustering, RandomState, kmeans, seed_of
 from fedkin.clustering.points import Labels, Points, check_n_clusters, check_points, group_sums
-from fedkin.clustering.tolerances import STILL
 from fedkin.ties import first_least
 
 STEP = 0.5  # the distance to a cluster's best centre halves each round
@@ -57,14 +56,16 @@ def gradient_clustering(
 
 def _descend(points: Points, centers: Points, threshold: float, step: float) -> Clustering:
     """Rounds of assignment and gradient steps until no centre moves."""
-    still = STILL * float(np.sqrt(((points - points.mean(axis=0)) ** 2).mean()))
+    from sklearn.metrics import pairwise_distances_argmin
+
+    still = tolerances.STILL * float(np.sqrt(((points - points.mean(axis=0)) ** 2).mean()))
     for _ in range(MAX_ROUNDS):
-        labels = nearest_rows(points, centers)
+        labels = pairwise_distances_argmin(points, centers)
         move = step * _mean_gradient(points, centers, labels, threshold)
         centers = centers - move
         if np.abs(move).max() <= still:
             break
-    labels = nearest_rows(points, centers)
+    labels = pairwise_distances_argmin(points, centers)
     return Clustering(labels, centers, _cost(_distances(points, centers, labels), threshold))
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedkin.clustering import tolerances
 from fedkin.clustering.points import Labels, Points, check_n_clusters, check_points
-from fedkin.clustering.tolerances import COST_ROUNDING
 from fedkin.ties import first_least
 
 RandomState = int | np.random.Generator | None
@@ -70,7 +70,7 @@ def _fit(
             KMeans(n_clusters, init=init, n_init=1, random_state=chance, tol=0.0).fit(points)
             for _ in range(n_starts)
         ]
-    rounding = COST_ROUNDING * float(np.square(points - points.mean(axis=0)).sum())
+    rounding = tolerances.COST_ROUNDING * float(np.square(points - points.mean(axis=0)).sum())
     fitted = runs[first_least([run.inertia_ for run in runs], floor=rounding)]
     labels = fitted.labels_.astype(np.intp)
     return Clustering(labels, fitted.cluster_centers_, 0.5 * float(fitted.inertia_))

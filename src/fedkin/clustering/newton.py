@@ -17,8 +17,8 @@ from typing import Protocol
 import numpy as np
 
 from fedkin.arrays import Floats
+from fedkin.clustering import tolerances
 from fedkin.clustering.points import Points
-from fedkin.clustering.tolerances import OBJECTIVE_ROUNDING
 
 MAX_OUTER_STEPS = 200
 MAX_INNER_STEPS = 200
@@ -119,9 +119,8 @@ def minimise(
 
 def _goes_down(here: SmoothSolution, there: SmoothSolution, step: Floats) -> bool:
     slope = float(np.vdot(here.gradient, step))
-    return there.value <= here.value + SUFFICIENT_DECREASE * slope + OBJECTIVE_ROUNDING * abs(
-        here.value
-    )
+    noise = tolerances.OBJECTIVE_ROUNDING * abs(here.value)
+    return there.value <= here.value + SUFFICIENT_DECREASE * slope + noise
 
 
 def _backtrack(

@@ -19,8 +19,8 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
 from fedkin.arrays import Bools, Floats, Indices
+from fedkin.clustering import tolerances
 from fedkin.clustering.points import Points
-from fedkin.clustering.tolerances import CANCELLATION
 
 # A block of this many pairs (2 MB) stays in a second-level cache.
 PAIRS_PER_BLOCK = 1 << 18
@@ -60,7 +60,7 @@ def squared_distances(left: Points, right: Points, scale: float) -> Floats:
         np.hstack([-2.0 * left, square_left, ones_left])
         @ np.hstack([right, ones_right, square_right]).T
     )
-    rows, columns = where(squared < (CANCELLATION * scale) ** 2)
+    rows, columns = where(squared < (tolerances.CANCELLATION * scale) ** 2)
     if rows.size > squared.size // 8:
         from scipy.spatial.distance import cdist
 
@@ -98,7 +98,7 @@ def largest_norm(positions: Points) -> float:
 
 def close_pairs(positions: Points, radius: Floats) -> tuple[Indices, Indices]:
     """Pairs p < q of positions (n, d) no further apart than radius_p + radius_q."""
-    found = [(np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.intp))]
+    pairs = [(np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.intp))]
     scale, widest = largest_norm(positions), float(2.0 * radius.max()) ** 2
     for start, stop in row_ranges(len(positions)):
         squared = squares_from(positions, scale, start, stop)
@@ -107,8 +107,8 @@ def close_pairs(positions: Points, radius: Floats) -> tuple[Indices, Indices]:
         reach = radius[start:stop, None] + radius[None, start:]
         rows, columns = where(squared <= reach * reach)
         keep = columns > rows
-        found.append((rows[keep] + start, columns[keep] + start))
-    rows, columns = (np.concatenate(part) for part in zip(*found, strict=True))
+        pairs.append((rows[keep] + start, columns[keep] + start))
+    rows, columns = (np.concatenate(part) for part in zip(*pairs, strict=True))
     return rows, columns
 
 

@@ -50,7 +50,7 @@ def check_labels(labels: ArrayLike, n_points: int) -> Labels:
 
 
 def in_order_of_appearance(labels: NDArray[Any]) -> Labels:
-    """The same partition, shape (m,), numbered 0, 1, ... as its groups first appear."""
+    """The partition, shape (m,), numbered 0, 1, ... as its groups first appear."""
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     rank = np.empty(first.size, dtype=np.intp)
     rank[np.argsort(first)] = np.arange(first.size)

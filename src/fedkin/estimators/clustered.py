@@ -144,15 +144,12 @@ class ClusteredEstimator(FederatedEstimator):
             return super()._federation(X, y, groups)
         if X is None:
             self.classes_ = np.array([0.0, 1.0])
-        if y is None or isinstance(X, Federation):
-            federation = super()._federation(X, y, groups)
-            if federation is None or federation.y is None:
-                return federation
-            codes = self._learnt_codes(federation.y)
-        else:
-            coded = self._learnt_codes(column_or_1d(y, warn=True))
-            federation = super()._federation(X, coded, groups)
-            codes = federation.y
+        beside = y is not None and not isinstance(X, Federation)
+        coded = self._learnt_codes(column_or_1d(y, warn=True)) if beside else y
+        federation = super()._federation(X, coded, groups)
+        if federation is None or federation.y is None:
+            return federation
+        codes = federation.y if beside else self._learnt_codes(federation.y)
         return replace(federation, y=2.0 * codes - 1.0)
 
     def _learnt_codes(self, values: np.ndarray) -> np.ndarray:

@@ -9,12 +9,13 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from fedkin.algorithms.odcl import ODCL as ALGORITHM
+from fedkin.algorithms.odcl import OdclResult
 from fedkin.algorithms.odcl_settings import OdclSettings
 from fedkin.estimators.clustered import ClusteredEstimator
 from fedkin.federation import Federation
 from fedkin.names import listed
 from fedkin.protocol import Run
-from fedkin.settings import one_of
+from fedkin.settings import Settings, one_of
 
 PICTURES = one_of("sites", "choice", "path")
 
@@ -100,6 +101,7 @@ class ODCL(ClusteredEstimator):
 
     _algorithm = ALGORITHM
     _fixed: ClassVar = {"given_clusters": None}
+    _result: OdclResult
 
     def _check_data(self, federation: Federation, settings) -> None:
         super()._check_data(federation, settings)
@@ -240,7 +242,7 @@ class ClusterOracle(OracleAveraging):
            [-1.,  0.]])
     """
 
-    def _chosen_settings(self) -> OdclSettings:
+    def _chosen_settings(self) -> Settings:
         settings = super()._chosen_settings()
         return settings if self.loss == "logistic" else settings.replace(aggregate="statistics")
 
