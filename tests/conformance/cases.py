@@ -29,6 +29,7 @@ class Case:
     rounds_setting : the setting that says how many rounds there are
     one_round : there is one round, and who is not heard in it has no part
     personal : names of arrays of the result that hold one entry per client
+    never_met : a `tol` that is allowed, but that no fit of a few rounds meets
     """
 
     name: str
@@ -43,6 +44,7 @@ class Case:
     rounds_setting: str = "max_rounds"
     one_round: bool = False
     personal: tuple[str, ...] = ()
+    never_met: float = -1.0
 
     def chosen(self, **changes: Any) -> Settings:
         """The settings as engines take them."""
@@ -384,6 +386,7 @@ CASES = (
         {"n_clusters": 1, "max_rounds": 20_000, "tol": 1e-12, **_PLAIN},
         _cluster_least_squares,
         ("cluster_models",),
+        never_met=0.0,
     ),
     Case("fgpr", _PRIOR, _PRIOR, _gaussian_process, ("theta",)),
     Case("fedavg", _LINE, _LINE, _residual, ("theta",)),
