@@ -29,6 +29,7 @@ class Case:
     rounds_setting : the setting that says how many rounds there are
     one_round : there is one round, and who is not heard in it has no part
     personal : names of arrays of the result that hold one entry per client
+    never_met : a `tol` that is allowed, but that no fit of a few rounds meets
     """
 
     name: str
@@ -43,6 +44,7 @@ class Case:
     rounds_setting: str = "max_rounds"
     one_round: bool = False
     personal: tuple[str, ...] = ()
+    never_met: float = -1.0
 
     def chosen(self, **changes: Any) -> Settings:
         """The settings as engines take them."""
@@ -368,19 +370,19 @@ CASES = (
     *(
         Case(
             "odcl",
-            {"labels": labels, "aggregate": aggregate, **_PLAIN},
-            {"labels": alone, "aggregate": aggregate, **_PLAIN},
-            _own_least_squares if labels == "own" else _cluster_least_squares,
+            {"given_clusters": given, "true_labels": _KINDS, "aggregate": aggregate, **_PLAIN},
+            {"given_clusters": alone, "aggregate": aggregate, **_PLAIN},
+            _own_least_squares if given == "own" else _cluster_least_squares,
             ("cluster_models",),
             variant=variant,
             one_round=True,
             personal=("models",),
         )
-        for variant, labels, aggregate, alone in (
+        for variant, given, aggregate, alone in (
             ("naive averaging", "one", "mean", "one"),
             ("local ERM", "own", "mean", "own"),
-            ("oracle averaging", _KINDS, "mean", "one"),
-            ("cluster oracle", _KINDS, "statistics", "one"),
+            ("oracle averaging", "true", "mean", "one"),
+            ("cluster oracle", "true", "statistics", "one"),
         )
     ),
     Case(
@@ -389,6 +391,7 @@ CASES = (
         {"n_clusters": 1, "max_rounds": 20_000, "tol": 1e-12, **_PLAIN},
         _cluster_least_squares,
         ("cluster_models",),
+        never_met=0.0,
     ),
     Case("fgpr", _PRIOR, _PRIOR, _gaussian_process, ("theta",)),
     Case("fedavg", _LINE, _LINE, _residual, ("theta",)),
