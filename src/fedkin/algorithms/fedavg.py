@@ -64,10 +64,6 @@ class FedAvgSettings(Settings):
         """How complicated the curve is; None if that is to be chosen."""
         return self.degree if self.model == "polynomial" else self.depth
 
-    def of_size(self, size: int) -> FedAvgSettings:
-        """Settings for a curve of that size, whatever it was."""
-        return self.replace(**{self.size_name: size})
-
 
 class PolynomialSettings(FedAvgSettings):
     """A polynomial, whose degree may be left open."""
@@ -214,8 +210,8 @@ def program(roster: Roster, settings: FedAvgSettings) -> Program:
         theta=basis @ theta if len(basis) else theta,
         frame=frame,
         noise=np.sqrt(errors[-1] if errors else 1.0),
-        size=np.intp(settings.size),
-        converged=np.bool_(converged),
+        size=np.array(settings.size),
+        converged=np.array(converged),
         history_error=np.array(errors),
     )
 

@@ -211,9 +211,8 @@ def _by_local_steps(form: Form, start: Floats, settings: FgprSettings) -> Server
             theta = np.clip(new, form.lower, form.upper)
             values.append(average(replies["value"][:, None], replies["rows"], robust)[0])
         path.append(theta)
-    return Mixture(
-        theta[None], np.ones(1), moved <= SETTLED_STEP, np.array(path), np.array(values)
-    )
+    settled = moved <= SETTLED_STEP
+    return Mixture(theta[None], np.ones(1), settled, np.array(path), np.array(values))
 
 
 def step_sizes(settings: FgprSettings) -> Floats:
@@ -235,7 +234,7 @@ def _result(mixture: Mixture, population: Population, settled: Replies, m: int) 
     return FgprResult(
         theta=mixture.theta,
         weights=mixture.weights,
-        converged=np.bool_(mixture.converged),
+        converged=np.array(mixture.converged),
         history_theta=mixture.path,
         history_value=mixture.values,
         curve=mixture.curve,

@@ -32,9 +32,7 @@ class FgprSettings(Settings):
     optimizer: str = setting(
         "exact", one_of("exact", "sgd", "adam-restarted", "none"), at_site=True
     )
-    personalise: str = setting(
-        "choose", one_of("choose", "posterior", "map", "own"), at_site=True
-    )
+    personalise: str = setting("choose", one_of("choose", "posterior", "map", "own"), at_site=True)
     n_priors: int | None = setting(1, Whole(or_none=True))
     max_priors: int = setting(4, Whole())
     normalize_y: Any = setting(True, NORMALIZE_Y, at_site=True)

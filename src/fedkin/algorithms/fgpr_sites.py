@@ -14,7 +14,6 @@ from fedkin.models.adam import Adam
 from fedkin.models.gaussian_process import (
     evaluate,
     evaluate_each,
-    evaluate_pack,
     prior_responsibilities,
 )
 from fedkin.models.gp_rows import (
@@ -91,13 +90,13 @@ def likelihood(clients, cache, settings, common, personal, memory, keys):
 def local_steps(clients, cache, settings, common, personal, memory, keys):
     """E steps on mini-batches from the shared hyper-parameters."""
     theta = np.tile(common["theta"], (len(clients), 1))
-    batches, adam = _Batches(clients, cache, settings), Adam()
+    batches, adam = _Batches(clients, cache.data, settings), Adam()
     divisor = _divisors(batches.sizes, cache.form, settings.gradient_scaling)
     value = np.zeros(len(clients))
     for number, rate in enumerate(common["rates"], 1):
-        values, gradient = batches.evaluate(theta, keys.fold(number))
-        value += values / np.maximum(batches.sizes, 1.0)
-        step = gradient / divisor
+        batch = evaluate(batches.drawn(keys.fold(number)), cache.form, theta)
+        value += batch.value / np.maximum(batches.sizes, 1.0)
+        step = batch.gradient / divisor
         if settings.optimizer == "adam-restarted":
             step = adam.direction(step, number)
         step *= rate
@@ -119,26 +118,20 @@ def _divisors(sizes: Floats, form: Form, scaling: str) -> Floats:
 class _Batches:
     """Mini-batches: small sites whole, of the others `batch_size` rows drawn anew each step."""
 
-    def __init__(self, clients: Federation, cache: Cache, settings: FgprSettings) -> None:
-        data, size = cache.data, settings.batch_size
-        self.form, self.clients, self.size = cache.form, clients, size
-        self.sizes = np.minimum(data.rows, size)
-        whole = [pack.part(data.rows[pack.owner] <= size) for pack in data.packs]
+    def __init__(self, clients: Federation, data: Prepared, settings: FgprSettings) -> None:
+        self.clients, self.data, self.size = clients, data, settings.batch_size
+        self.sizes = np.minimum(data.rows, self.size)
+        whole = [pack.part(data.rows[pack.owner] <= self.size) for pack in data.packs]
         self.whole = [pack for pack in whole if len(pack.owner)]
-        self.large = np.flatnonzero(data.rows > size)
+        self.large = np.flatnonzero(data.rows > self.size)
         if len(self.large):
             y = standardised(clients, data.location, data.scale)
             self.rows = clients.X, y, mean_basis(clients, y, settings.mean)
 
-    def evaluate(self, theta: Floats, keys: Keys) -> tuple[Floats, Floats]:
-        """Values (m,) and gradients (m, p), each client at its own theta (m, p)."""
-        value, gradient = np.zeros(len(theta)), np.zeros_like(theta)
+    def drawn(self, keys: Keys) -> Prepared:
+        """The rows of one step."""
         packs = [*self.whole, self._draw(keys)] if len(self.large) else self.whole
-        for pack in packs:
-            pieces = evaluate_pack(pack, self.form, theta[pack.owner])
-            np.add.at(value, pack.owner, pieces.value)
-            np.add.at(gradient, pack.owner, pieces.gradient)
-        return value, gradient
+        return self.data._replace(packs=tuple(packs))
 
     def _draw(self, keys: Keys) -> Packed:
         sizes = self.clients.sizes[self.large]
@@ -172,7 +165,8 @@ def settle(clients, cache, settings, common, personal, memory, keys):
     for k in range(len(clients) if settings.personalise != "posterior" else 0):
         mine = _personal(cache, k, theta[k], float(loglik[k]), settings.personalise, common)
         if mine is not None:
-            theta[k], loglik[k], own[k] = *mine, 1.0
+            theta[k], loglik[k] = mine
+            own[k] = 1.0
     memory = {"theta": theta, "own": own, "responsibilities": share, "jitter": jitter}
     return {"loglik": loglik, "own": own, "rows": cache.data.rows}, memory
 

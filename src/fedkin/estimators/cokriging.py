@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from fedkin.algorithms.fgpr_settings import NORMALIZE_Y
 from fedkin.arrays import Array, Floats, Indices
 from fedkin.estimators.base import NOBODY
-from fedkin.estimators.curves import CurveEstimator
+from fedkin.estimators.curves import CurveEstimator, without_traffic
 from fedkin.estimators.gp_rivals import ROWS_LEFT
 from fedkin.federation import Federation
 from fedkin.frames import FederationError, Finding
@@ -22,7 +22,7 @@ from fedkin.names import canonical_name
 from fedkin.protocol import Result, Roster, Run, Traffic
 from fedkin.protocol.runs import About
 from fedkin.settings import Settings, setting
-from fedkin.tables import Table
+from fedkin.tables import Summary, Table
 
 
 class CoKrigingSettings(Settings):
@@ -149,6 +149,10 @@ class CoKriging(CurveEstimator):
 
     def _warn(self, federation: Federation | None) -> None:
         """A search that was cut short is told in the summary."""
+
+    def summary(self) -> Summary:
+        """Levels and how they hang together; prints as text, shows as HTML."""
+        return without_traffic(super().summary())
 
     # ------------------------------------------------------------ use
 

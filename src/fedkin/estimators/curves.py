@@ -18,7 +18,7 @@ from fedkin.federation import Federation
 from fedkin.models.curves import Curve, Rescaled
 from fedkin.models.gp_rows import standardisation
 from fedkin.settings import Whole, one_of
-from fedkin.tables import Table
+from fedkin.tables import Summary, Table
 
 # Two-sided normal quantile of the intervals in tables and pictures.
 NORMAL_95 = float(ndtri(0.975))
@@ -147,6 +147,12 @@ class OneCurveEstimator(CurveEstimator):
         """Learn the units (mean and standard deviation) of new sites; the curve stays."""
         self._learn_units(self._new_clients(X, y, groups))
         return self
+
+
+def without_traffic(summary: Summary) -> Summary:
+    """The summary of a fit for which rows were brought together: no messages to tell of."""
+    tables = {name: table for name, table in summary.tables.items() if name != "traffic"}
+    return Summary(summary.title, tables, summary.notes[1:])
 
 
 def target_of(X: Any, y: Any, names: np.ndarray) -> np.ndarray:

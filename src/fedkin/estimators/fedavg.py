@@ -36,7 +36,9 @@ class _FedAvgCurve(OneCurveEstimator):
         choice = None
         if settings.size is None:
             choice = self._choice(settings, federation)
-            settings = settings.of_size(self._candidates[first_least(choice[:, 1])])
+            settings = settings.replace(
+                **{settings.size_name: int(choice[first_least(choice[:, 1]), 0])}
+            )
         self._units = {}
         if federation is not None:
             self._learn_units(federation)
@@ -144,7 +146,7 @@ class FedAvgPolynomial(_FedAvgCurve):
     """
 
     _settings = PolynomialSettings
-    _fixed = {"model": "polynomial", "depth": 2, "width": 16, "server_rate": 0.02}
+    _fixed: ClassVar = {"model": "polynomial", "depth": 2, "width": 16, "server_rate": 0.02}
     _candidates = tuple(range(1, 21))
 
     def _values(self, inputs: np.ndarray) -> np.ndarray:
@@ -212,7 +214,7 @@ class FedAvgNetwork(_FedAvgCurve):
     """
 
     _settings = NetworkSettings
-    _fixed = {"model": "network", "degree": 10}
+    _fixed: ClassVar = {"model": "network", "degree": 10}
     _candidates = (1, 2, 3, 4, 5)
 
     def _values(self, inputs: np.ndarray) -> np.ndarray:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from fedkin.algorithms.fgpr import FGPR as ALGORITHM
-from fedkin.algorithms.fgpr_settings import SharedPriorSettings
+from fedkin.algorithms.fgpr_settings import FgprSettings, SharedPriorSettings
 from fedkin.algorithms.fgpr_sites import PERSONAL_SPREAD
 from fedkin.estimators.curves import CurveEstimator
 from fedkin.estimators.shared_prior import load_prior, save_prior
@@ -136,9 +138,10 @@ class FGPR(CurveEstimator):
     """
 
     _algorithm = ALGORITHM
-    _settings = SharedPriorSettings
-    _plots = ("bands", "samples", "convergence", "calibration")
+    _settings: ClassVar[type[FgprSettings]] = SharedPriorSettings
+    _plots: tuple[str, ...] = ("bands", "samples", "convergence", "calibration")
     _private = (*CurveEstimator._private, "_data", "_form", "_curves")
+    _used: FgprSettings
 
     def _run_with(self, settings, federation):
         self._data = federation
@@ -164,8 +167,10 @@ class FGPR(CurveEstimator):
         if result.site_theta is not None:
             self.responsibilities_, self.labels_ = result.responsibilities, result.labels
             self.jitter_ = result.jitter
-            named = zip(run.roster.names, result.site_theta)
-            self.site_kernels_ = {name: kernel.clone_with_theta(theta) for name, theta in named}
+            # Most sites use one of few priors, and a kernel takes time to make.
+            distinct, which = np.unique(result.site_theta, axis=0, return_inverse=True)
+            kernels = [kernel.clone_with_theta(theta) for theta in distinct]
+            self.site_kernels_ = {n: kernels[k] for n, k in zip(run.roster.names, which.ravel())}
 
     def _warn(self, federation: Federation | None) -> None:
         super()._warn(federation)

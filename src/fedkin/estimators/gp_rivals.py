@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -10,19 +11,19 @@ from fedkin.algorithms.fgpr_result import FgprResult
 from fedkin.algorithms.fgpr_settings import OneDataSetSettings
 from fedkin.algorithms.fgpr_sites import fit_personal
 from fedkin.arrays import Floats
-from fedkin.estimators.curves import CurveEstimator, OneCurveEstimator
+from fedkin.estimators.curves import CurveEstimator, OneCurveEstimator, without_traffic
 from fedkin.estimators.fgpr import FGPR
 from fedkin.federation import Federation
 from fedkin.models.gp_posterior import SiteCurve
 from fedkin.models.gp_rows import standardisation, standardised
 from fedkin.protocol.runs import About
-from fedkin.tables import Table
+from fedkin.tables import Summary, Table
 
 ROWS_LEFT = "This method shares data: all rows of all sites were brought together."
 POOL = "all sites"
 # The settings of FGPR that mean something in a fit to one data set.
-_CHOSEN = ("kernel", "normalize_y", "mean", "max_points", "large_sites", "init", "max_rounds", "tol")
-_FIXED = {n: v for n, v in OneDataSetSettings.defaults().items() if n not in _CHOSEN}
+_OPEN = ("kernel", "normalize_y", "mean", "max_points", "large_sites", "init", "max_rounds", "tol")
+_FIXED = {n: v for n, v in OneDataSetSettings.defaults().items() if n not in _OPEN}
 
 
 class _GPRival(FGPR):
@@ -86,7 +87,7 @@ class LocalGP(_GPRival):
     """
 
     _settings = OneDataSetSettings
-    _fixed = {**_FIXED, "optimizer": "none", "personalise": "own"}
+    _fixed: ClassVar = {**_FIXED, "optimizer": "none", "personalise": "own"}
     _plots = CurveEstimator._plots
 
     def _warn(self, federation: Federation | None) -> None:
@@ -127,7 +128,7 @@ class PooledResult(FgprResult):
 
     def account(self, about: About) -> list[str]:
         """What left the sites: everything."""
-        return [f"{ROWS_LEFT} What travelled is counted as for one site that holds them."]
+        return [ROWS_LEFT]
 
     def remarks(self, about: About) -> list[str]:
         """Nothing else: sites have no part of their own in it."""
@@ -191,8 +192,9 @@ class PooledGP(OneCurveEstimator, _GPRival):
     """
 
     _settings = OneDataSetSettings
-    _fixed = {**_FIXED, "personalise": "posterior"}
+    _fixed: ClassVar = {**_FIXED, "personalise": "posterior"}
     _private = (*FGPR._private, "_units", "_pool")
+    _data: Federation
     _pool: SiteCurve
 
     def _run_with(self, settings, federation):
@@ -210,6 +212,10 @@ class PooledGP(OneCurveEstimator, _GPRival):
         pool = _pooled(self._data, result.location, result.scale)
         self._pool = self._conditioned(pool, self.theta_, self.weights_, normalize_y=False)
         self._learn_units(self._data)
+
+    def summary(self) -> Summary:
+        """The prior and the sites' units as tables; prints as text, shows as HTML."""
+        return without_traffic(super().summary())
 
     def _shared_curve(self) -> SiteCurve:
         return self._pool

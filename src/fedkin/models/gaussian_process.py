@@ -17,6 +17,7 @@ growing jitter, which is recorded.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -192,16 +193,10 @@ def _gram(basis: Floats) -> Floats:
     return np.matmul(basis.transpose(0, 2, 1), basis)
 
 
-_UPPER: dict[int, Floats] = {}
-
-
+@lru_cache(maxsize=64)
 def _upper(width: int) -> Floats:
-    """Ones strictly above the diagonal; the last few widths are kept."""
-    if width not in _UPPER:
-        if len(_UPPER) > 64:
-            _UPPER.clear()
-        _UPPER[width] = np.triu(np.ones((width, width)), 1)
-    return _UPPER[width]
+    """Ones strictly above the diagonal; to be read only."""
+    return np.triu(np.ones((width, width)), 1)
 
 
 def _diagonal(matrices: Floats) -> Floats:

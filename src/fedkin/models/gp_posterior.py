@@ -211,9 +211,7 @@ class SiteCurve:
         mean = np.einsum("tn,tn->t", cross, solved[:, :, 1])
         return mean, prior - np.einsum("tn,tn->t", cross, solved[:, :, 0])
 
-    def _local_covariances(
-        self, theta: Floats, X: Floats, near: Indices
-    ) -> tuple[Floats, Floats]:
+    def _local_covariances(self, theta: Floats, X: Floats, near: Indices) -> tuple[Floats, Floats]:
         if self.form.fast is None:
             inside = np.array([self._own(theta, self.X[rows]) for rows in near])
             cross = [self._cross(theta, x[None], self.X[rows])[0] for x, rows in zip(X, near)]

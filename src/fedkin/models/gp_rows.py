@@ -113,6 +113,7 @@ def standardisation(
 
 def standardised(clients: Federation, location: Floats, scale: Floats) -> Floats:
     """The target of every row less its client's location (m,), over its scale (m,)."""
+    assert clients.y is not None
     return (clients.y - location[clients.owner]) / scale[clients.owner]
 
 
