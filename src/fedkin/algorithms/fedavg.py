@@ -109,6 +109,10 @@ class FedAvgResult(Result):
         """The choice of the size."""
         return {"choice": self.choice_table(about.settings)}
 
+    def account(self, about: About) -> list[str]:
+        """What left the sites."""
+        return ["In every round each site sent the parameters its own steps led to."]
+
 
 # ------------------------------------------------------------------ what leaves a client
 

@@ -55,6 +55,11 @@ class Cache(NamedTuple):
         """Those of some clients."""
         return Cache(self.data.take(who), self.form)
 
+    def limited(self, common: Arrays) -> Cache:
+        """With the server's bounds: those of the default kernel depend on all sites."""
+        form = self.form._replace(lower=common["lower"], upper=common["upper"])
+        return self._replace(form=form)
+
 
 def prepare_sites(clients: Federation, settings: FgprSettings) -> Cache:
     """Standardise and pack; read the kernel."""
@@ -162,8 +167,9 @@ def settle(clients, cache, settings, common, personal, memory, keys):
     loglik, share = prior_responsibilities(value, np.log(common["weights"]))
     theta = common["theta"][first_best(share, axis=1, floor=RELATIVE)]
     own = np.zeros(len(clients))
+    cache = cache.limited(common)
     for k in range(len(clients) if settings.personalise != "posterior" else 0):
-        mine = _personal(cache, k, theta[k], float(loglik[k]), settings.personalise, common)
+        mine = _personal(cache, k, theta[k], float(loglik[k]), settings)
         if mine is not None:
             theta[k], loglik[k] = mine
             own[k] = 1.0
@@ -172,15 +178,15 @@ def settle(clients, cache, settings, common, personal, memory, keys):
 
 
 def _personal(
-    cache: Cache, k: int, shared: Floats, loglik: float, how: str, common: Arrays
+    cache: Cache, k: int, shared: Floats, loglik: float, settings: FgprSettings
 ) -> tuple[Floats, float] | None:
     """Own hyper-parameters and their log likelihood, or None to keep the shared ones."""
-    rows = cache.data.rows[k]
-    needed = needed_gain(len(shared), float(rows)) if how == "choose" else -np.inf
+    rows, how = float(cache.data.rows[k]), settings.personalise
+    needed = needed_gain(len(shared), rows) if how == "choose" else -np.inf
     if rows < (2 if how == "own" else 1) or not len(shared) or needed == np.inf:
         return None
     data = cache.data.take(np.array([k]))
-    theta = fit_personal(data, cache.form, shared, common["lower"], common["upper"], how)
+    theta = fit_personal(data, cache.form, shared, how)
     reached = -float(evaluate(data, cache.form, theta).value[0])
     return (theta, reached) if reached - loglik > needed else None
 
@@ -197,13 +203,10 @@ def needed_gain(n_parameters: int, rows: float) -> float:
     return 0.5 * n_parameters * float(np.log(rows)) + few
 
 
-def fit_personal(
-    data: Prepared, form: Form, shared: Floats, lower: Floats, upper: Floats, how: str
-) -> Floats:
+def fit_personal(data: Prepared, form: Form, shared: Floats, how: str) -> Floats:
     """The best of a client's fits from the shared and another start, pulled to the shared."""
     starts = [shared] if how == "map" else [shared, _other_start(form, shared)]
-    spread = PERSONAL_SPREAD[how]
-    fits = [fit_alone(data, form, start, lower, upper, shared, spread) for start in starts]
+    fits = [_fit_alone(data, form, start, shared, PERSONAL_SPREAD[how]) for start in starts]
     return fits[first_least([value for _, value in fits], floor=RELATIVE)][0]
 
 
@@ -215,14 +218,8 @@ def _other_start(form: Form, shared: Floats) -> Floats:
     return other
 
 
-def fit_alone(
-    data: Prepared,
-    form: Form,
-    start: Floats,
-    lower: Floats,
-    upper: Floats,
-    centre: Floats,
-    spread: float,
+def _fit_alone(
+    data: Prepared, form: Form, start: Floats, centre: Floats, spread: float
 ) -> tuple[Floats, float]:
     """Hyper-parameters of one client by L-BFGS, with a normal prior unless `spread` is infinite."""
     n = float(data.rows[0])
@@ -235,10 +232,10 @@ def fit_alone(
 
     end = minimize(
         objective,
-        np.clip(start, lower, upper),
+        np.clip(start, form.lower, form.upper),
         jac=True,
         method="L-BFGS-B",
-        bounds=np.stack([lower, upper], axis=1),
+        bounds=np.stack([form.lower, form.upper], axis=1),
         options={"maxiter": PERSONAL_STEPS, "gtol": PERSONAL_TOLERANCE, "ftol": 1e-12},
     )
     return end.x, float(end.fun) * n

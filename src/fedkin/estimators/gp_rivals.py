@@ -100,12 +100,10 @@ class LocalGP(_GPRival):
     def adapt(self, X, y=None, groups=None):
         """Fit new sites by themselves."""
         clients = self._new_clients(X, y, groups)
-        data, form, start = self._prepared(clients), self._form, self.theta_[0]
+        data, start = self._prepared(clients), self.theta_[0]
         for k, name in enumerate(clients.names):
-            theta = start
-            if data.rows[k] > 1:
-                one = data.take(np.array([k]))
-                theta = fit_personal(one, form, start, form.lower, form.upper, "own")
+            one = data.take(np.array([k]))
+            theta = fit_personal(one, self._form, start, "own") if one.rows[0] > 1 else start
             self._curves[name] = self._conditioned(clients.take([k]), theta[None], np.ones(1))
         return self
 

@@ -56,7 +56,7 @@ def evaluate(data: Prepared, form: Form, theta: Floats) -> Evaluation:
     theta = np.broadcast_to(theta, (m, len(form.start)))
     value, gradient, jitter = np.zeros(m), np.zeros(theta.shape), np.zeros(m)
     for pack in data.packs:
-        pieces = evaluate_pack(pack, form, theta[pack.owner])
+        pieces = _evaluate_pack(pack, form, theta[pack.owner])
         np.add.at(value, pack.owner, pieces.value)
         np.add.at(gradient, pack.owner, pieces.gradient)
         np.maximum.at(jitter, pack.owner, pieces.jitter)
@@ -76,7 +76,7 @@ def prior_responsibilities(value: Floats, log_weights: Floats) -> tuple[Floats, 
     return loglik[:, 0], np.exp(joint - loglik)
 
 
-def evaluate_pack(pack: Packed, form: Form, theta: Floats) -> Evaluation:
+def _evaluate_pack(pack: Packed, form: Form, theta: Floats) -> Evaluation:
     """Negative log likelihoods, gradients and jitters of the pieces of one bucket, theta (k, p)."""
     width = pack.y.shape[1]
     with one_thread(width):

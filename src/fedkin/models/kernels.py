@@ -200,12 +200,10 @@ def _leaves(spec: Spec) -> Iterator[Spec]:
 
 def _fast(spec: Spec) -> Fast | None:
     """The fast family's parameters, or None if the kernel is another."""
-    noise = [t for t in _flat(spec, "Sum") if t["kernel"] == "WhiteKernel"]
-    signal = [t for t in _flat(spec, "Sum") if t["kernel"] != "WhiteKernel"]
+    noise, signal = _parted(spec, "Sum", "WhiteKernel")
     if len(signal) != 1 or len(noise) > 1:
         return None
-    scale = [t for t in _flat(signal[0], "Product") if t["kernel"] == "ConstantKernel"]
-    shape = [t for t in _flat(signal[0], "Product") if t["kernel"] != "ConstantKernel"]
+    scale, shape = _parted(signal[0], "Product", "ConstantKernel")
     if len(shape) != 1 or len(scale) > 1 or shape[0]["kernel"] not in ("RBF", "Matern"):
         return None
     smoothness = float(shape[0].get("nu", np.inf))
@@ -224,6 +222,12 @@ def _fast(spec: Spec) -> Fast | None:
     with np.errstate(divide="ignore"):
         full = np.log(np.concatenate(values).astype(np.float64))
     return Fast(smoothness, full, np.array(free, dtype=np.intp))
+
+
+def _parted(spec: Spec, operator: str, kind: str) -> tuple[list[Spec], list[Spec]]:
+    """The terms of a sum or product that are of one kind, and the others."""
+    terms = _flat(spec, operator)
+    return [t for t in terms if t["kernel"] == kind], [t for t in terms if t["kernel"] != kind]
 
 
 def _flat(spec: Spec, operator: str) -> list[Spec]:
