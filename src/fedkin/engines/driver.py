@@ -244,9 +244,7 @@ def _no_quorum(
     ) from error
 
 
-def _silent(
-    faults: Faults, rules: Rules, books: _Books, roster: Roster
-) -> tuple[int, ...]:
+def _silent(faults: Faults, rules: Rules, books: _Books, roster: Roster) -> tuple[int, ...]:
     """Sites to give up on after this round, by their misses running."""
     silent = {k for k, fault in faults.items() if fault.reason is Reason.LATE}
     if silent and rules.on_loss == "wait":
@@ -280,4 +278,3 @@ def _progress_bar(wanted: bool | None, name: str) -> Any:
     bar.add_task(name, total=None, note="")
     bar.start()
     return bar
-

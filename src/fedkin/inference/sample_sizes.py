@@ -129,12 +129,13 @@ def _alpha(clustering: Clustering, n_sites: int, smallest: int, constant: float)
 
 def _invert(threshold: float) -> float:
     """The least whole n >= 3 with n / log n above the threshold (increasing from e on)."""
+    from scipy.special import lambertw
+
     if LEAST_ROWS / np.log(LEAST_ROWS) > threshold:
         return float(LEAST_ROWS)
-    n = max(threshold, np.e)
-    for _ in range(200):
-        n = threshold * np.log(n) if np.log(n) > 1 else np.e
-    n = float(np.floor(n))
+    # n / log n = t where n = -t W(-1 / t), on the lower branch.
+    root = -threshold * float(np.real(lambertw(-1.0 / threshold, k=-1)))
+    n = max(float(LEAST_ROWS), np.floor(root) - 1.0)
     while n / np.log(n) <= threshold:
         n += max(1.0, np.floor(n * 1e-15))
     return n
