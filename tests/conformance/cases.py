@@ -29,6 +29,7 @@ class Case:
     rounds_setting : the setting that says how many rounds there are
     one_round : there is one round, and who is not heard in it has no part
     personal : names of arrays of the result that hold one entry per client
+    never_settled : a value of `tol` that no round reaches
     """
 
     name: str
@@ -43,6 +44,7 @@ class Case:
     rounds_setting: str = "max_rounds"
     one_round: bool = False
     personal: tuple[str, ...] = ()
+    never_settled: float = -1.0
 
     def chosen(self, **changes: Any) -> Settings:
         """The settings as engines take them."""
@@ -390,6 +392,6 @@ CASES = (
         _cluster_least_squares,
         ("cluster_models",),
     ),
-    Case("fgpr", _PRIOR, _PRIOR, _gaussian_process, ("theta",)),
-    Case("fedavg", _LINE, _LINE, _residual, ("theta",)),
+    Case("fgpr", _PRIOR, _PRIOR, _gaussian_process, ("theta",), never_settled=1e-300),
+    Case("fedavg", _LINE, _LINE, _residual, ("theta",), never_settled=1e-300),
 )

@@ -471,7 +471,7 @@ def test_a_fraction_of_clients_is_asked_each_round(case, tmp_path):
     """Exactly as many rounds ask the share as are allowed; starts and last rounds ask everybody."""
     changes = {"fraction": 0.5, case.rounds_setting: 6}
     if "tol" in case.algorithm.settings.defaults():
-        changes["tol"] = -1.0  # never settled: no round is saved
+        changes["tol"] = case.never_settled  # no round is saved
     settings = case.chosen(**changes)
     run = InProcess(journal=tmp_path).run(case.algorithm, settings, case.federation(), 3)
     asked = [len(Journal(tmp_path).read(k).asked) for k in range(1, run.traffic.rounds + 1)]
