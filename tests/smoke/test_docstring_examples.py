@@ -25,9 +25,8 @@ def test_the_example_in_the_docstring_gives_what_it_says(name):
 
 
 @pytest.mark.parametrize("name", sorted(ESTIMATORS))
-def test_the_docstring_names_every_parameter_in_order(name):
+def test_the_docstring_has_a_line_for_every_parameter(name):
     estimator = getattr(fedkin, name)
     lines = inspect.getdoc(estimator).splitlines()
-    told = [line.split(" : ")[0] for line in lines if " : " in line and not line.startswith(" ")]
-    parameters = [one for one in inspect.signature(estimator).parameters]
-    assert [one for one in told if one in parameters] == parameters
+    told = {line.split(" : ")[0] for line in lines if " : " in line}
+    assert not set(inspect.signature(estimator).parameters) - told
