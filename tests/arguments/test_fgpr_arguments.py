@@ -18,7 +18,7 @@ from fedkin.estimators import (
 )
 from fedkin.federation import Federation
 from fedkin.frames import FederationError
-from fedkin.report.curve_plots import calibration
+from fedkin.estimators.curve_plots import calibration
 
 EVERY = [FGPR, LocalGP, PooledGP, FedAvgPolynomial, FedAvgNetwork, CoKriging]
 

@@ -6,7 +6,7 @@ import pytest
 from fedkin.datasets import make_gaussian_sites
 from fedkin.estimators import FGPR, CoKriging, FedAvgPolynomial, LocalGP, PooledGP
 from fedkin.federation import Federation
-from fedkin.report import curve_plots
+from fedkin.estimators import curve_plots
 
 
 @pytest.fixture(scope="module")

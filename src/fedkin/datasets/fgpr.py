@@ -14,19 +14,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedkin.arrays import Floats, Indices
 from fedkin.datasets.shipped import load_turbofan
 from fedkin.federation import Federation
 from fedkin.models.gaussian_process import cholesky
 from fedkin.models.gp_posterior import own_covariance
 from fedkin.models.kernels import Spec, form_of
 
-Floats = NDArray[np.float64]
 Function = Callable[[Floats], Floats]
 
 SIZES = {"high": 40, "medium": 80, "low": 200}
-# Names that sort from the cheapest to the dearest.
+# Names that sort from the lowest to the highest fidelity.
 LEVELS = {2: ("1-low", "2-high"), 3: ("1-low", "2-medium", "3-high")}
 SMOOTHNESS = {"rbf": None, "matern12": 0.5, "matern32": 1.5, "matern52": 2.5}
 
@@ -39,7 +38,7 @@ class GaussianSites:
     """A federation whose sites drew their curves from priors; `labels` says which."""
 
     federation: Federation
-    labels: NDArray[np.intp]
+    labels: Indices
     held_out: Federation
     """More rows of the same curves."""
 
@@ -47,7 +46,7 @@ class GaussianSites:
 def prior_spec(
     length_scale: float, scale: float, noise: float, kernel: str = "rbf"
 ) -> dict[str, object]:
-    """Scale times correlation plus noise, as data."""
+    """A prior as data: scale times correlation plus noise."""
     shape: dict[str, object] = {"kernel": "RBF", "length_scale": length_scale}
     if SMOOTHNESS[kernel] is not None:
         shape = {"kernel": "Matern", "length_scale": length_scale, "nu": SMOOTHNESS[kernel]}
@@ -67,9 +66,10 @@ def make_gaussian_sites(
     n_features: int = 1,
     random_state: int | list[int] = 0,
 ) -> GaussianSites:
-    """Inputs uniform on [0, 1]; every site its own curve (Example 1). Priors are dealt in turn.
+    """Sites that each draw a curve of their own from a prior (Example 1).
 
-    The default is the paper's: length scale .2, scale 2, noise .5, RBF.
+    Inputs are uniform on [0, 1]; of several priors, sites take them in turn. The default is the
+    paper's: length scale .2, scale 2, noise .5, RBF.
     """
     rng = np.random.default_rng(random_state)
     if priors is None:
@@ -89,7 +89,7 @@ def make_gaussian_sites(
 
 
 def two_kinds_of_priors() -> list[Spec]:
-    """Rough and quiet, or smooth and noisy."""
+    """Two priors that sites may have: rough and quiet, or smooth and noisy."""
     return [prior_spec(0.08, 1.0, 0.05), prior_spec(0.5, 1.0, 0.5)]
 
 
@@ -98,7 +98,7 @@ def two_kinds_of_priors() -> list[Spec]:
 
 @dataclass(frozen=True)
 class MultiFidelity:
-    """Every fidelity is a site; the dearest is tested. Errors are on its standardised scale."""
+    """A test function whose fidelities are sites; the highest is tested, on its own scale."""
 
     name: str
     federation: Federation
@@ -108,12 +108,12 @@ class MultiFidelity:
 
     @property
     def scale(self) -> float:
-        """Standard deviation of the dearest site's outcomes."""
+        """Standard deviation of the target at the highest fidelity."""
         _, y = self.federation.client(self.federation.names.index(self.site))
         return float(np.std(y)) if y is not None else 1.0
 
     def rmse(self, predicted: Floats) -> float:
-        """Root mean squared error over the dearest site's standard deviation."""
+        """Root mean squared error in standard deviations of the highest fidelity."""
         return float(np.sqrt(np.mean((predicted - self.y_test) ** 2))) / self.scale
 
 
@@ -123,10 +123,10 @@ def make_multi_fidelity(
     n_test: int = 1000,
     design: Literal["latin", "uniform"] = "latin",
 ) -> MultiFidelity:
-    """One of "currin", "park", "branin", "hartmann", "borehole".
+    """A test function with a site for each of its fidelities.
 
-    Sites' inputs are Latin hypercubes, as usual for computer experiments, or uniform; the test
-    inputs are uniform.
+    `name` is "currin", "park", "branin", "hartmann" or "borehole". Sites' inputs are Latin
+    hypercubes, as usual for computer experiments, or uniform; the test inputs are uniform.
     """
     if name not in FUNCTIONS:
         raise ValueError(f"there is no function {name!r}; there are {', '.join(FUNCTIONS)}")
@@ -151,7 +151,7 @@ def _design(rng: np.random.Generator, n_rows: int, n_features: int, kind: str) -
 
 
 def currin_high(X: Floats) -> Floats:
-    """CURRIN; at x2 = 0 the factor is 1."""
+    """CURRIN, highest fidelity; at x2 = 0 the factor is 1."""
     x1, x2 = X.T
     positive = x2 > 0
     factor = np.where(positive, 1.0 - np.exp(-0.5 / np.where(positive, x2, 1.0)), 1.0)
@@ -160,7 +160,7 @@ def currin_high(X: Floats) -> Floats:
 
 
 def currin_low(X: Floats) -> Floats:
-    """Mean of four shifted values of the high fidelity."""
+    """CURRIN, low fidelity: mean of four shifted values of the highest."""
     x1, x2 = X.T
     below = np.maximum(0.0, x2 - 0.05)
     corners = [(x1 + s, z) for s in (0.05, -0.05) for z in (x2 + 0.05, below)]
@@ -168,14 +168,14 @@ def currin_low(X: Floats) -> Floats:
 
 
 def park_high(X: Floats) -> Floats:
-    """PARK, with its limit at x1 = 0."""
+    """PARK, highest fidelity, with its limit at x1 = 0."""
     x1, x2, x3, x4 = X.T
     first = 0.5 * (np.sqrt(x1**2 + (x2 + x3**2) * x4) - x1)
     return first + (x1 + 3 * x4) * np.exp(1 + np.sin(x3))
 
 
 def park_low(X: Floats) -> Floats:
-    """A biased version of it."""
+    """PARK, low fidelity: the highest with a bias."""
     x1, x2, x3, _ = X.T
     return (1 + np.sin(x1) / 10) * park_high(X) - 2 * x1 + x2**2 + x3**2 + 0.5
 
@@ -195,17 +195,17 @@ def _branin_inputs(X: Floats) -> tuple[Floats, Floats]:
 
 
 def branin_high(X: Floats) -> Floats:
-    """BRANIN on [-5, 10] x [0, 15]."""
+    """BRANIN on [-5, 10] x [0, 15], highest fidelity."""
     return _branin(*_branin_inputs(X))
 
 
 def branin_medium(X: Floats) -> Floats:
-    """Its middle fidelity."""
+    """BRANIN, middle fidelity."""
     return _branin_medium(*_branin_inputs(X))
 
 
 def branin_low(X: Floats) -> Floats:
-    """The middle fidelity at moved inputs, and a trend."""
+    """BRANIN, low fidelity: the middle one at moved inputs, and a trend."""
     x1, x2 = _branin_inputs(X)
     return _branin_medium(1.2 * (x1 + 2), 1.2 * (x2 + 2)) - 3 * x2 + 1
 
@@ -224,13 +224,13 @@ HARTMANN_DELTA = np.array([0.01, -0.01, -0.1, 0.1])
 
 
 def hartmann(level: int) -> Function:
-    """Hartmann in three dimensions; level 3 is the dearest."""
+    """Hartmann in three dimensions; level 3 is the highest fidelity."""
     alpha = HARTMANN_ALPHA + (3 - level) * HARTMANN_DELTA
 
     def function(X: Floats) -> Floats:
         square = (X[:, None, :] - HARTMANN_P) ** 2
-        found: Floats = np.exp(-(HARTMANN_A * square).sum(axis=2)) @ alpha
-        return found
+        values: Floats = np.exp(-(HARTMANN_A * square).sum(axis=2)) @ alpha
+        return values
 
     return function
 
@@ -250,15 +250,15 @@ BOREHOLE_RANGES = np.array(
 
 
 def borehole(factor: float, offset: float) -> Function:
-    """Water through a borehole; (2 pi, 1) is the dear one, (5, 1.5) the cheap one."""
+    """Water through a borehole; (2 pi, 1) is the highest fidelity, (5, 1.5) the low one."""
 
     def function(X: Floats) -> Floats:
         low, high = BOREHOLE_RANGES.T
         x1, x2, x3, x4, x5, x6, x7, x8 = (low + X * (high - low)).T
         logs = np.log(x2 / x1)
         flow = offset + 2 * x7 * x3 / (logs * x1**2 * x8) + x3 / x5
-        found: Floats = factor * x3 * (x4 - x6) / (logs * flow)
-        return found
+        values: Floats = factor * x3 * (x4 - x6) / (logs * flow)
+        return values
 
     return function
 
@@ -279,7 +279,7 @@ FUNCTIONS: dict[str, tuple[int, tuple[Function, ...]]] = {
 class TurbofanSplit:
     """Training engines, and of the test engines the half that is given and the half asked for.
 
-    Outcomes are standardised by each engine's whole series, as in the paper: for a test engine
+    The target is standardised by each engine's whole series, as in the paper: for a test engine
     that uses its asked half. With `leaky` the axis runs from 0 to 1 in every engine, which tells
     when the engine will fail.
     """
@@ -324,7 +324,7 @@ def turbofan_split(
 
 
 def turbofan_noise_floor(sensor: int, difference: int = 1) -> Floats:
-    """Noise of every engine without a model (100,): from first or second differences."""
+    """Noise of every engine from first or second differences, without any model, (100,)."""
     divisor = {1: 2.0, 2: 6.0}[difference]
     floors = [
         np.sqrt(np.mean(np.diff(y, difference) ** 2) / divisor)
@@ -336,10 +336,10 @@ def turbofan_noise_floor(sensor: int, difference: int = 1) -> Floats:
 def _engines(sensor: int, axis: str) -> dict[str, tuple[Floats, Floats]]:
     data = load_turbofan()
     values = data.column(f"sensor_{sensor}")
-    found = {}
+    curves = {}
     for engine in np.unique(data.engine):
         rows = data.engine == engine
         y, x = values[rows], data.cycle[rows]
         x = x / 100.0 if axis == "cycles" else (x - x[0]) / (x[-1] - x[0])
-        found[f"engine-{engine}"] = (x[:, None], (y - y.mean()) / y.std())
-    return found
+        curves[f"engine-{engine}"] = (x[:, None], (y - y.mean()) / y.std())
+    return curves
