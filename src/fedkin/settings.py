@@ -218,7 +218,9 @@ class Settings:
         wanted = cls.seen_at_sites()
         if set(values) != set(wanted):
             different = ", ".join(sorted(set(values) ^ set(wanted)))
-            raise ValueError(f"{cls.__name__}: sites see other settings than were sent: {different}")
+            raise ValueError(
+                f"{cls.__name__}: sites see other settings than were sent: {different}"
+            )
         made = object.__new__(cls)
         constraints = {f.name: f.metadata["constraint"] for f in dataclasses.fields(cls)}  # type: ignore
         for name in wanted:

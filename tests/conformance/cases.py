@@ -48,6 +48,11 @@ class Case:
         """The settings as engines take them."""
         return self.algorithm.settings.from_mapping({**self.settings, **changes})
 
+    def at_most(self, n_rounds: int) -> Settings:
+        """The settings with so many rounds at the most, where there is a setting for that."""
+        known = self.rounds_setting in self.algorithm.settings.defaults()
+        return self.chosen(**({self.rounds_setting: n_rounds} if known else {}))
+
     def chosen_for_pooled(self) -> Settings:
         """The settings under which identical clients equal pooled ones."""
         return self.algorithm.settings.from_mapping(self.pooled_settings)

@@ -74,13 +74,8 @@ class LossyLink:
         return None
 
 
-def long_settings(case):
-    longer = {} if case.one_round else {case.rounds_setting: 25}
-    return case.chosen(**longer)
-
-
 def run(case, folder, fate=lambda number, site: None):
-    data, settings = case.federation(), long_settings(case)
+    data, settings = case.federation(), case.at_most(25)
     link = LossyLink(case, data, folder, fate)
     return drive(case.algorithm, settings, Roster(data.names, 3), link, Rules(quorum=0.3))
 
@@ -92,7 +87,7 @@ def some(number, site, what):
 @every_algorithm
 def test_sites_one_by_one_equal_one_block(case, tmp_path):
     data = case.federation()
-    together = InProcess(block_size=1).run(case.algorithm, long_settings(case), data, 3)
+    together = InProcess(block_size=1).run(case.algorithm, case.at_most(25), data, 3)
     apart = run(case, tmp_path)
     for name in case.shared:
         np.testing.assert_array_equal(apart.result[name], together.result[name])

@@ -72,7 +72,10 @@ def main() -> int:
     options = parser.parse_args()
     tolerance, n_different, n_compared = options.tolerance, 0, 0
     golden = {name: case for name, case in recorded().items() if name.startswith(options.only)}
-    for case in [*golden, *(name for name in CASES if name.startswith(options.only) and name not in golden)]:
+    for case in [
+        *golden,
+        *(name for name in CASES if name.startswith(options.only) and name not in golden),
+    ]:
         if case not in CASES:
             print(f"{case}: the case is missing")
             n_different += 1

@@ -201,7 +201,9 @@ def test_the_likelihood_never_decreases(seed, n_components, robust, fit_intercep
     clients = ragged(seed, sizes, d=2)
     settings = {"n_components": n_components, "robust": robust, "fit_intercept": fit_intercept}
     settings |= {"n_restarts": 3, "init": "random", "max_rounds": 60}
-    history = InProcess().run(fmlr, fmlr.settings(**settings), clients, seed).result["history_loglik"]
+    history = (
+        InProcess().run(fmlr, fmlr.settings(**settings), clients, seed).result["history_loglik"]
+    )
     steps = np.diff(history)
     assert (steps >= -1e-8 * np.abs(history[1:])).all()
 

@@ -239,7 +239,11 @@ def test_sizes_declared_as_numbers_are_kept():
 def test_waiting_for_a_silent_site_stops_the_run():
     with pytest.raises(SiteLost, match="'B'"):
         drive(
-            mean_algorithm(_rounds(4)), NoSettings(), Roster(("A", "B", "C")), _Flaky(), Rules(on_loss="wait")
+            mean_algorithm(_rounds(4)),
+            NoSettings(),
+            Roster(("A", "B", "C")),
+            _Flaky(),
+            Rules(on_loss="wait"),
         )
 
 

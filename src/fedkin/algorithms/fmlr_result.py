@@ -26,7 +26,7 @@ ACCOUNT = {
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FmlrResult(Result):
-    """K regressions of d coefficients (an intercept is the last), G groups (K, or K + 1 with noise).
+    """K regressions of d coefficients, an intercept last; G groups: K, and one more with noise.
 
     `weights` (G,), `curve` (number of components, log likelihood, BIC) per number tried, `noise`
     the packed noise group or empty, `responsibilities` (m, G) where they are known to the server.

@@ -31,7 +31,7 @@ app.add_typer(study.app, name="study")
 
 Data = Annotated[Path, typer.Argument(help="CSV or Parquet file, one row per observation.")]
 Client = Annotated[str, typer.Option("--client", help="Column with the site's name.")]
-Target = Annotated[str | None, typer.Option("--target", help="Column with the outcome.")]
+Target = Annotated[str | None, typer.Option("--target", help="Column with the target.")]
 Features = Annotated[
     str | None, typer.Option("--features", help="Columns to use, comma separated; default all.")
 ]
@@ -88,7 +88,7 @@ def check(
 def fit_fmlr(
     data: Data,
     client: Client = "site",
-    target: Annotated[str, typer.Option("--target", help="Column with the outcome.")] = "y",
+    target: Annotated[str, typer.Option("--target", help="Column with the target.")] = "y",
     features: Features = None,
     components: Annotated[
         int | None,
@@ -114,13 +114,13 @@ def fit_fmlr(
 def fit_fgpr(
     data: Data,
     client: Client = "site",
-    target: Annotated[str, typer.Option("--target", help="Column with the outcome.")] = "y",
+    target: Annotated[str, typer.Option("--target", help="Column with the target.")] = "y",
     features: Features = None,
     priors: Annotated[
         int | None, typer.Option("--priors", help="Number of priors; 0 chooses it by BIC.")
     ] = 1,
     scale: Annotated[
-        str, typer.Option(help="Scale of the outcome: own (each site's) or shared (same units).")
+        str, typer.Option(help="Scale of the target: own (each site's) or shared (same units).")
     ] = "own",
     robust: Annotated[bool, typer.Option("--robust", help="No one site moves the prior.")] = False,
     predict: Annotated[
@@ -214,7 +214,7 @@ def _write(summary: Any, out: Path) -> list[Path]:
 
 
 def _write_predictions(model: Any, asked: Any, out: Path) -> Path:
-    """Mean and standard deviation of a new outcome at every row asked for."""
+    """Mean and standard deviation of a new target at every row asked for."""
     from pyarrow import csv
 
     from fedkin.tables import Table

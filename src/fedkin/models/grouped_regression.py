@@ -13,11 +13,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedkin.arrays import Floats
 from fedkin.models.least_squares import residual_coefficients, solve
-
-Floats = NDArray[np.float64]
 
 # Clients per block: log densities, responsibilities and statistics of a block stay in cache.
 CLIENT_BLOCK = 2048
@@ -25,7 +23,7 @@ CLIENT_BLOCK = 2048
 NOISE_TAIL = 1.0
 # Noise below this share of the mean square of y is rounding error of the packed statistics.
 SMALLEST_NOISE_SHARE = 1e-13
-# An outcome that is zero everywhere leaves no scale; one over this is still a number to work with.
+# A target that is zero everywhere leaves no scale; one over this is still a number to work with.
 SMALLEST_VARIANCE = 1e-200
 # A component with less than this total of responsibility keeps its old coefficients.
 EMPTY_COMPONENT = 1e-8

@@ -13,11 +13,9 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedkin.arrays import Bools, Floats, Indices
 from fedkin.federation import Federation
-
-Floats = NDArray[np.float64]
 
 # Eigenvalues of a Gram matrix scaled to unit diagonal below this count as zero: a direction the
 # data do not determine. Rounding in the sums alone gives about 1e-15 times d.
@@ -35,7 +33,7 @@ POSSIBLE_BLOCK = 2048
 
 
 @cache
-def upper_triangle(size: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def upper_triangle(size: int) -> tuple[Indices, Indices]:
     """Rows and columns of the upper triangle, row by row."""
     return np.triu_indices(size)
 
@@ -85,7 +83,7 @@ def unpack(statistics: Floats) -> tuple[Floats, Floats, Floats, Floats]:
     return gram[..., :-1, :-1], gram[..., :-1, -1], gram[..., -1, -1], statistics[..., -1]
 
 
-def possible(statistics: Floats, fit_intercept: bool) -> NDArray[np.bool_]:
+def possible(statistics: Floats, fit_intercept: bool) -> Bools:
     """Whether rows can have given the packed statistics (q, m), (m,).
 
     They have a number of rows, and a Gram matrix without negative eigenvalues (which holds the
@@ -96,13 +94,13 @@ def possible(statistics: Floats, fit_intercept: bool) -> NDArray[np.bool_]:
     return np.concatenate([np.zeros(0, dtype=bool), *found])
 
 
-def _possible(statistics: Floats, fit_intercept: bool) -> NDArray[np.bool_]:
+def _possible(statistics: Floats, fit_intercept: bool) -> Bools:
     size = n_coefficients(len(statistics)) + 1
     upper, n = upper_triangle(size), statistics[-1]
     gram = np.zeros((size, size, statistics.shape[1]))
     gram[upper[0], upper[1]] = gram[upper[1], upper[0]] = statistics[:-1]
     diagonal = np.einsum("iim->im", gram)
-    fine: NDArray[np.bool_] = (n >= 1) & (n <= MOST_ROWS) & (diagonal >= 0).all(axis=0)
+    fine: Bools = (n >= 1) & (n <= MOST_ROWS) & (diagonal >= 0).all(axis=0)
     if fit_intercept:
         fine &= np.abs(diagonal[-2] - n) <= POSSIBLE_SLACK * n
     length = np.sqrt(np.maximum(diagonal, SMALLEST_SQUARE))

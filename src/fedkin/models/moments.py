@@ -8,12 +8,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkin.arrays import Bools, Floats, Indices
 from fedkin.federation import Federation
 from fedkin.models.ward import ward_labels
 from fedkin.randomness import row_uniforms
 
-Floats = NDArray[np.float64]
-Indices = NDArray[np.intp]
 UInts = NDArray[np.uint64]
 
 # Ward's tree needs the distances of all pairs of rows: 16 MB for so many rows. A client with more
@@ -146,7 +145,7 @@ def pooled_covariance(scatter: Floats, degrees: Floats, rounding: Floats) -> Flo
     return np.where(np.outer(varies, varies), (covariance + covariance.T) / 2, 0.0)
 
 
-def alike(scatter: Floats, degrees: Floats) -> NDArray[np.bool_]:
+def alike(scatter: Floats, degrees: Floats) -> Bools:
     """Clients whose covariance is not far from the others', in shape or in size, (m,)."""
     kept = np.ones(len(degrees), dtype=bool)
     freedom = degrees > 0
@@ -160,13 +159,13 @@ def alike(scatter: Floats, degrees: Floats) -> NDArray[np.bool_]:
     return kept
 
 
-def _near(distance: Floats, degrees: Floats) -> NDArray[np.bool_]:
+def _near(distance: Floats, degrees: Floats) -> Bools:
     """Not far, as a distance or in units of sampling error.
 
     A small client errs more and a large one shows real differences; neither is odd for that.
     """
     errors = distance * np.sqrt(degrees)
-    near: NDArray[np.bool_] = (distance <= ODD_RATIO * np.median(distance) + SAME_DISTANCE) | (
+    near: Bools = (distance <= ODD_RATIO * np.median(distance) + SAME_DISTANCE) | (
         errors <= ODD_RATIO * np.median(errors)
     )
     return near

@@ -133,9 +133,7 @@ def cleaned(
     return clients[good], {name: arrays[name][good] for name in schema}
 
 
-def merged(
-    schema: Schema, batches: Sequence[Batch], dims: Dims, faults: Faults
-) -> Replies | None:
+def merged(schema: Schema, batches: Sequence[Batch], dims: Dims, faults: Faults) -> Replies | None:
     """Clean batches as one, in roster order; who means something else by open symbols is out."""
     if len(batches) > 1:
         batches = _majority(schema, batches, dims, faults)
