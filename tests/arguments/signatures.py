@@ -1,37 +1,39 @@
-"""The public signatures as text, one line each; `python -m tests.arguments.signatures` rewrites it.
+"""The public signatures as text: a file for every estimator, a line for whatever people call.
 
-What people call is a promise: a parameter that changes its name, place or default shows here, and
-stands in the change's diff. Rewrite the file when a change is meant, and say so in CHANGELOG.md.
+What people call is a promise: a parameter that changes its name, place or default shows in the
+diff of these files. When a change is meant, `python -m tests.arguments.signatures` writes them
+anew (with names behind it, those only); say so in CHANGELOG.md.
 """
 
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import fedkin.estimators
 
-FROZEN = Path(__file__).with_name("signatures.txt")
+FROZEN = Path(__file__).with_name("frozen_signatures")
 NAMES = tuple(sorted(fedkin.estimators.__all__))
 
 
-def lines_of(name: str) -> list[str]:
+def signatures_of(name: str) -> list[str]:
     """The constructor of a public estimator and below it, indented, its public methods."""
     estimator = getattr(fedkin.estimators, name)
     methods = (f"    {method}{_text(function)}" for method, function in _methods(estimator))
     return [f"{name}{_text(estimator.__init__)}", *methods]
 
 
-def frozen() -> dict[str, list[str]]:
-    """What the file says, by estimator."""
-    known: dict[str, list[str]] = {}
-    for line in FROZEN.read_text(encoding="utf-8").splitlines():
-        if not line.startswith(" "):
-            known[name := line.split("(")[0]] = []
-        known[name].append(line)
-    return known
+def file_of(name: str) -> Path:
+    """Where the signatures of an estimator are kept."""
+    return FROZEN / f"{name}.txt"
+
+
+def freeze(name: str) -> None:
+    """Write down the signatures of an estimator as they are now."""
+    file_of(name).write_text("\n".join(signatures_of(name)) + "\n", encoding="utf-8")
 
 
 def _methods(estimator: type) -> Iterator[tuple[str, Any]]:
@@ -53,5 +55,5 @@ def _text(function: Any) -> str:
 
 
 if __name__ == "__main__":
-    text = "\n".join(line for name in NAMES for line in lines_of(name))
-    FROZEN.write_text(text + "\n", encoding="utf-8")
+    for chosen in sys.argv[1:] or NAMES:
+        freeze(chosen)

@@ -16,9 +16,9 @@ from fedkin.estimators import (
     LocalGP,
     PooledGP,
 )
+from fedkin.estimators.curve_plots import calibration
 from fedkin.federation import Federation
 from fedkin.frames import FederationError
-from fedkin.estimators.curve_plots import calibration
 
 EVERY = [FGPR, LocalGP, PooledGP, FedAvgPolynomial, FedAvgNetwork, CoKriging]
 
