@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from fedkin.datasets import make_gaussian_sites
-from fedkin.estimators import FGPR, CoKriging, FedAvgPolynomial, LocalGP, PooledGP
+from fedkin.estimators import FGPR, CoKriging, FedAvgPolynomial, LocalGP, PooledGP, curve_plots
 from fedkin.federation import Federation
-from fedkin.estimators import curve_plots
 
 
 @pytest.fixture(scope="module")
