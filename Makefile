@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: install run test lint accept bench studies clean
+.PHONY: install run test test-portable lint accept bench studies clean
 
 install: .venv/installed
 
@@ -32,6 +32,11 @@ lint: .venv/installed-dev
 # The deployment tests start a real federation each; the rest runs on two workers beside them.
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# Results must not hang on rounding: tests with the kernels of older processors (tests/portable.py);
+# of some kernels and tests: make test-portable KERNELS="--kernel haswell-1" TESTS=tests/maths
+test-portable: .venv/installed-dev
+	$(BIN)/python -m tests.portable $(KERNELS) $(TESTS)
 
 # Full-size runs behind the promises; results are CSV files beside the scripts.
 accept: .venv/installed-dev

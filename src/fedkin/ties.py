@@ -46,7 +46,8 @@ def _room(extreme: NDArray[np.float64], floor: Any, relative: float) -> NDArray[
 
 
 def _first(ties: NDArray[np.bool_]) -> NDArray[np.intp]:
-    return ties.argmax(axis=-1)
+    first: NDArray[np.intp] = ties.argmax(axis=-1)
+    return first
 
 
 def tied_ranks(

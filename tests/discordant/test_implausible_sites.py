@@ -168,3 +168,41 @@ def test_what_rows_give_is_always_possible(kind, fit_intercept):
         clients.append((change(X), change(y)))
     statistics = packed_statistics(Federation.from_clients(clients), fit_intercept)
     assert possible(statistics, fit_intercept).all()
+
+
+def test_statistics_whose_intercept_does_not_count_the_rows_are_impossible():
+    """A large square of the intercept makes any other sums possible: only the count tells."""
+    statistics = packed_statistics(GROUPS.federation, True)
+    size = GROUPS.federation.n_features + 2
+    intercept = np.flatnonzero(np.equal(*np.triu_indices(size)))[-2]
+    assert possible(statistics, True).all()
+    statistics[intercept, 3] *= 2.0
+    assert list(np.flatnonzero(~possible(statistics, True))) == [3]
+    assert possible(statistics, False).all()
+
+
+def test_group_probabilities_that_do_not_add_to_one_are_impossible():
+    """Sums and counts halved together still fit each other."""
+
+    class Halving(WithLiar):
+        def __init__(self):
+            super().__init__("weighted_sums", "counts", None)
+
+        def run(self, fmlr, settings, federation, seed=0):
+            def halved(step):
+                def function(clients, *rest):
+                    reply, memory = step.function(clients, *rest)
+                    reply = {name: array.copy() for name, array in reply.items()}
+                    k = clients.names.index(LIAR)
+                    reply["sums"][k] *= 0.5
+                    reply["counts"][k] *= 0.5
+                    return reply, memory
+
+                return replace(step, function=function)
+
+            steps = {**fmlr.steps, "weighted_sums": halved(fmlr.steps["weighted_sums"])}
+            return InProcess().run(replace(fmlr, steps=steps), settings, federation, seed)
+
+    model = FMLR(3, share="sums", random_state=0, engine=Halving())
+    with pytest.warns(ImplausibleSitesWarning, match=f"1 of 30 sites sent .*{LIAR!r}"):
+        model.fit(GROUPS.federation)

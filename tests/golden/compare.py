@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 
 import numpy as np
 
@@ -45,16 +44,11 @@ def _first(old: np.ndarray, new: np.ndarray, unequal: np.ndarray) -> str:
 
 
 def differences(
-    old: dict[str, np.ndarray],
-    new: dict[str, np.ndarray],
-    tolerance: float,
-    skipped: Callable[[str], bool] = lambda attribute: False,
+    old: dict[str, np.ndarray], new: dict[str, np.ndarray], tolerance: float
 ) -> list[str]:
     """How the attributes of one case differ from the recorded ones; new ones are no difference."""
     found = []
     for attribute, before in old.items():
-        if skipped(attribute):
-            continue
         if attribute not in new:
             found.append(f"{attribute}: is missing")
             continue

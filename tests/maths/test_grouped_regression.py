@@ -11,7 +11,7 @@ from sklearn.base import clone
 from fedkin import FMLR, Federation
 from fedkin.algorithms import fmlr_starts
 from fedkin.algorithms.fmlr import FMLR as fmlr
-from fedkin.algorithms.fmlr_expectation import AtServer
+from fedkin.algorithms.fmlr_expectation import STANDING_TURNS, AtServer, AtSites
 from fedkin.datasets import contaminate_sites, make_regression_groups
 from fedkin.datasets.fmlr import PAPER_COEF
 from fedkin.engines import InProcess
@@ -473,3 +473,50 @@ def test_given_coefficients_without_intercept_start_with_a_zero_one():
     settings["init"] = np.c_[groups.coef, [0, 0]]
     padded = InProcess().run(fmlr, fmlr.settings(**settings), groups.federation, 0).result
     np.testing.assert_array_equal(plain["coef"], padded["coef"])
+
+
+@pytest.mark.parametrize("robust", [False, True])
+@pytest.mark.parametrize(("sigma", "weights"), [(None, None), (1.0, None), (None, "uniform")])
+def test_the_criterion_counts_every_parameter_that_is_learnt(robust, sigma, weights):
+    data = make_regression_groups(30, 12, PAPER_COEF[2], random_state=0).federation
+    model = FMLR(2, sigma=sigma, weights=weights, robust=robust, random_state=0).fit(data)
+    n_coef = 2 * (data.n_features + 1)
+    n_weights = 0 if weights else 2 - 1 + robust
+    n_free = n_coef + (sigma is None) + n_weights
+    expected = -2 * model.loglik_ + n_free * np.log(len(data.X))
+    assert model.bic_ == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_reply_stands_for_less_than_the_stated_turns():
+    """With everybody asked, a reply five rounds old does not count any more."""
+    groups = make_regression_groups(8, 6, PAPER_COEF[2], random_state=0)
+    roster = Roster(groups.federation.names, 0)
+    settings = fmlr.settings(n_components=1, share="sums", fit_intercept=False)
+    site_statistics = packed_statistics(groups.federation, False).T
+
+    def replies(clients):
+        sums = site_statistics[clients][:, None, None]
+        ones = np.ones((len(clients), 1, 1))
+        return Replies(clients, {"sums": sums, "counts": ones, "loglik": -ones[..., 0]})
+
+    source = AtSites(roster, settings, np.random.default_rng(0))
+    opened = source.open()
+    next(opened)
+    n, y = groups.federation.sizes.astype(float), groups.federation.y
+    total = np.bincount(groups.federation.owner, y)
+    square = np.bincount(groups.federation.owner, y**2)
+    target = np.stack([n, total, square, np.full(8, site_statistics.shape[1])], axis=1)
+    target[:, 3] = groups.federation.n_features
+    with pytest.raises(StopIteration):
+        opened.send(Replies(np.arange(8), {"target": target}))
+    source.begin()
+    parameters = Parameters(np.zeros((1, 1, 5)), np.ones(1), np.ones((1, 1)))
+    counted = []
+    for number in range(7):
+        asked = source.expect(parameters, np.arange(1), 1.0)
+        next(asked)
+        with pytest.raises(StopIteration) as ended:
+            asked.send(replies(np.arange(8) if number == 0 else np.arange(7)))
+        counted.append(float(ended.value.value.counts[0, 0]))
+    # The eighth site answered in the first round only.
+    assert counted == [8.0] * STANDING_TURNS + [7.0] * (7 - STANDING_TURNS)

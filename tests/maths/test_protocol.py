@@ -14,6 +14,7 @@ from fedkin.protocol import (
     Field,
     LastReplies,
     ProtocolError,
+    QuorumLost,
     Reason,
     Refusal,
     Replies,
@@ -56,6 +57,12 @@ def test_values_over_the_bound_and_not_finite_are_told_apart():
     replies, faults = inspect(SCHEMA, [block(0, 1, 2, values=[[11], [np.nan], [-10]])], {})
     np.testing.assert_array_equal(replies.clients, [2])
     assert faults == {0: Fault(Reason.BOUND, "a"), 1: Fault(Reason.NOT_FINITE, "a")}
+
+
+def test_the_bound_holds_on_both_sides():
+    for value in (-10.5, 10.5):
+        _, faults = inspect(SCHEMA, [block(0, values=[[value]])], {})
+        assert faults == {0: Fault(Reason.BOUND, "a")}
 
 
 def test_rows_behind_an_entry_are_counted_where_they_are_known():
@@ -255,6 +262,31 @@ def test_waiting_comes_before_the_quorum():
     rules = Rules(on_loss="wait")
     with pytest.raises(SiteLost):
         drive(mean_algorithm(_rounds(1)), NoSettings(), Roster(("A", "B", "C")), Silent(), rules)
+
+
+@pytest.mark.parametrize(("quorum", "enough"), [(2 / 3, True), (0.67, False)])
+def test_the_quorum_is_met_by_exactly_its_share(quorum, enough):
+    engine = InProcess(absent=lambda number, names: ["B"], rules=Rules(quorum=quorum))
+    if enough:
+        assert engine.run(mean_algorithm(_rounds(1)), NoSettings(), THREE).refusals
+    else:
+        with pytest.raises(QuorumLost, match="2 of 3 asked sites"):
+            engine.run(mean_algorithm(_rounds(1)), NoSettings(), THREE)
+
+
+def test_a_site_that_answers_in_between_is_not_given_up():
+    class Sometimes(_Flaky):
+        def exchange(self, number, ask, asked):
+            batches, faults = super().exchange(number, ask, asked)
+            if number % 2 == 0 and 1 in asked:
+                batches.append((np.array([1]), {"total": np.ones(1), "rows": np.ones(1)}))
+                faults = {}
+            return batches, faults
+
+    link = Sometimes()
+    rules, roster = Rules(max_misses=2), Roster(("A", "B", "C"))
+    run = drive(mean_algorithm(_rounds(7)), NoSettings(), roster, link, rules)
+    assert run.dropped == () and all(1 in asked for asked in link.asked)
 
 
 def test_rules_that_make_no_sense_are_refused():

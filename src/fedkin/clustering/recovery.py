@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from fedkin.clustering.contraction import diameter
 from fedkin.clustering.points import Labels, Points, check_labels, check_points, group_means
+from fedkin.ties import RELATIVE
 
 
 class Interval(NamedTuple):
@@ -26,8 +27,9 @@ class Interval(NamedTuple):
     upper: float
 
     def holds(self, penalty: float) -> bool:
-        """Whether a penalty lies in the interval."""
-        return bool(self.lower <= penalty < self.upper)
+        """Whether a penalty lies in the interval; within rounding of an end it is that end."""
+        reached = self.lower * (1.0 - RELATIVE) <= penalty
+        return bool(reached and penalty < self.upper * (1.0 - RELATIVE))
 
 
 def recovery_interval(points: ArrayLike, labels: ArrayLike) -> Interval:

@@ -158,7 +158,9 @@ def _invert(threshold: float) -> float:
 
     if LEAST_ROWS / np.log(LEAST_ROWS) > threshold:
         return float(LEAST_ROWS)
-    n = float(np.floor(-threshold * lambertw(-1.0 / threshold, -1).real))
+    # n / log n = t where n = -t W(-1 / t), on the lower branch.
+    root = -threshold * float(np.real(lambertw(-1.0 / threshold, k=-1)))
+    n = max(float(LEAST_ROWS), np.floor(root) - 1.0)
     while n / np.log(n) <= threshold:
         n += max(1.0, np.floor(n * 1e-15))
     return n
