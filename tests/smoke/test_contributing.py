@@ -69,11 +69,12 @@ def pytest_in(copy, *more):
 def followed(tmp_path_factory):
     """A copy of the repository in which steps 1 to 4 of "Add a method" have been done."""
     copy = tmp_path_factory.mktemp("repository")
-    for name in ("src", "tests", "examples/new_method"):
+    for name in ("src", "tests", "examples/new_method", "docs/decisions"):
         # What is shipped as data is not needed here.
         left_out = shutil.ignore_patterns("__pycache__", "data")
         shutil.copytree(TOP / name, copy / name, ignore=left_out)
-    shutil.copy(TOP / "pyproject.toml", copy)
+    for name in ("pyproject.toml", "ARCHITECTURE.md"):
+        shutil.copy(TOP / name, copy)
     commands = [line for block in blocks("sh") for line in block.splitlines()]
     assert commands[0] == "cp -r examples/new_method/src examples/new_method/tests ."
     for folder in ("src", "tests"):
