@@ -237,7 +237,7 @@ def _no_quorum(
     refusals: Sequence[Refusal],
     error: Exception | None,
 ) -> NoReturn:
-    missing = "; ".join(f"site {r.site!r}: {r.reason}" for r in refusals[:5])
+    missing = "; ".join(f"site {r.site!r}: {r.fault}" for r in refusals[:5])
     raise QuorumLost(
         f"round {number}: {n_answered} of {n_asked} asked sites gave a usable answer, the quorum "
         f"is {rules.quorum:g}. {missing}. Mend these sites or lower the quorum."
