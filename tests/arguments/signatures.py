@@ -1,8 +1,9 @@
 """The public signatures as text: a file for every estimator, a line for whatever people call.
 
-What people call is a promise: a parameter that changes its name, place or default shows in the
-diff of these files. When a change is meant, `python -m tests.arguments.signatures` writes them
-anew (with names behind it, those only); say so in CHANGELOG.md.
+What people call is a promise: a parameter that changes its name or default, or that can no longer go
+without its name, shows in the diff of these files. Keywords stand in alphabetical order, because
+their order promises nothing. When a change is meant, `python -m tests.arguments.signatures` writes
+the files anew (with names behind it, those only); say so in CHANGELOG.md.
 """
 
 from __future__ import annotations
@@ -51,7 +52,13 @@ def _text(function: Any) -> str:
         for parameter in inspect.signature(function).parameters.values()
         if parameter.name not in ("self", "cls")
     ]
-    return str(inspect.Signature(bare))
+    return str(inspect.Signature(sorted(bare, key=_place)))
+
+
+def _place(parameter: inspect.Parameter) -> tuple[int, str]:
+    """Keywords by name behind all others, which stay as they are."""
+    keyword = parameter.kind is parameter.KEYWORD_ONLY
+    return int(parameter.kind), parameter.name if keyword else ""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What people call stays what it was: names, order and defaults of all public parameters."""
+"""What people call stays what it was: names and defaults of all public parameters."""
 
 import inspect
 
