@@ -1,9 +1,10 @@
 """The public signatures as text: a file for every estimator, a line for whatever people call.
 
-What people call is a promise: a parameter that changes its name or default, or that can no longer go
-without its name, shows in the diff of these files. Keywords stand in alphabetical order, because
-their order promises nothing. When a change is meant, `python -m tests.arguments.signatures` writes
-the files anew (with names behind it, those only); say so in CHANGELOG.md.
+What people call is a promise: a parameter that changes its name or default, or that can no longer
+go without its name, shows in the diff of these files. Keywords stand in alphabetical order,
+because their order promises nothing. When a change is meant, `python -m
+tests.arguments.signatures` writes the files anew (with names behind it, those only); say so in
+CHANGELOG.md.
 """
 
 from __future__ import annotations
