@@ -110,7 +110,7 @@ def skipping(site, rounds):
     engine = InProcess(
         block_size=1, absent=lambda number, names: [site] if number in rounds else []
     )
-    return engine.run(LASSO.algorithm, LONG, three_sites(), 3)
+    return engine.run(LASSO.algorithm, LASSO.chosen(**LONG), three_sites(), 3)
 
 
 def disturbed(deployment, act, **engine):
@@ -119,7 +119,7 @@ def disturbed(deployment, act, **engine):
     before = set(runs.iterdir())
     happened = []
     watcher = after_round(runs, before, 20, lambda: happened.append(act()))
-    run = on_flare(LASSO, deployment, LONG, **engine)
+    run = on_flare(LASSO, deployment, LASSO.chosen(**LONG), **engine)
     watcher.join(10)
     assert happened, "the disturbance came too late"
     return run, (set(runs.iterdir()) - before).pop()
