@@ -26,7 +26,7 @@ from fedkin.models.kernels import Spec, form_of, to_spec
 Function = Callable[[Floats], Floats]
 
 SIZES = {"high": 40, "medium": 80, "low": 200}
-# Names that sort from the cheapest to the dearest.
+# Names that sort from the lowest to the highest fidelity.
 LEVELS = {2: ("1-low", "2-high"), 3: ("1-low", "2-medium", "3-high")}
 MATERN = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5}
 
@@ -102,7 +102,7 @@ class MultiFidelity:
 
     @property
     def scale(self) -> float:
-        """Standard deviation of the dearest site's targets."""
+        """Standard deviation of the targets at the highest fidelity."""
         _, y = self.federation.client(self.federation.names.index(self.site))
         return float(np.std(y)) if y is not None else 1.0
 
@@ -218,7 +218,7 @@ HARTMANN_DELTA = np.array([0.01, -0.01, -0.1, 0.1])
 
 
 def hartmann(X: Floats, level: int = 3) -> Floats:
-    """Hartmann in three dimensions; level 3 is the dearest."""
+    """Hartmann in three dimensions; level 3 is the highest fidelity."""
     alpha = HARTMANN_ALPHA + (3 - level) * HARTMANN_DELTA
     square = (X[:, None, :] - HARTMANN_P) ** 2
     values: Floats = np.exp(-(HARTMANN_A * square).sum(axis=2)) @ alpha
@@ -240,7 +240,7 @@ BOREHOLE_RANGES = np.array(
 
 
 def borehole(X: Floats, factor: float = 2 * np.pi, offset: float = 1.0) -> Floats:
-    """Water through a borehole; (2 pi, 1) is the dear one, (5, 1.5) the cheap one."""
+    """Water through a borehole; (2 pi, 1) is the highest fidelity, (5, 1.5) the low one."""
     low, high = BOREHOLE_RANGES.T
     x1, x2, x3, x4, x5, x6, x7, x8 = (low + X * (high - low)).T
     logs = np.log(x2 / x1)
