@@ -49,7 +49,7 @@ bench: .venv/installed-bench
 
 # Every table and figure of the papers: docs/reproduction.md; hours at full size, SIZE=--quick minutes.
 studies: install
-	$(BIN)/fedkin study run all $(SIZE) --out docs
+	$(BIN)/python -m reproduction run all $(SIZE) --out docs
 
 clean:
 	rm -rf .venv report.html .pytest_cache .mypy_cache .ruff_cache .hypothesis

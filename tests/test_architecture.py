@@ -26,7 +26,6 @@ ROOMS = (
     "inference",
     "estimators",
     "datasets",
-    "studies",
     "report",
     "cli",
 )

@@ -22,7 +22,7 @@ from fedkin.alignment import align
 from fedkin.datasets import make_gaussian_mixtures, make_regression_mixtures
 from fedkin.datasets.fedgrem import DATA_ATTACKS, MESSAGE_ATTACKS
 from fedkin.engines import InProcess
-from fedkin.studies.mixture_protocol import attacked, component_errors, errors, known_labels
+from reproduction.mixture_protocol import attacked, component_errors, errors, known_labels
 
 REPLICATIONS = 30
 HETEROGENEITY = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)

@@ -23,7 +23,7 @@ from fedkin.datasets import (
     spoil_sites,
 )
 from fedkin.datasets.odcl import APPENDIX_D2, SECTION_5
-from fedkin.studies.odcl_protocol import (
+from reproduction.odcl_protocol import (
     CAP,
     IMAGE_FIT,
     SETTINGS,

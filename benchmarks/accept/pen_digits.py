@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.accept.kept import parallel, quietly, verdict, write
 from fedkin import TGMM, FedEM, FedGrEM, LocalEM, PooledEM, Standardizer
 from fedkin.datasets import load_pendigits
-from fedkin.studies.mixture_protocol import contaminate, matched_errors, split_sites
+from reproduction.mixture_protocol import contaminate, matched_errors, split_sites
 
 DIGITS = 10
 TIED = {"covariance_type": "tied", "init": "ward", "max_rounds": 500}

@@ -12,7 +12,7 @@ from fedkin.datasets.fedgrem import DATA_ATTACKS, MESSAGE_ATTACKS
 from fedkin.engines import InProcess
 from fedkin.federation import Federation
 from fedkin.models import gaussian_mixture as gaussian
-from fedkin.studies.mixture_protocol import attacked
+from reproduction.mixture_protocol import attacked
 
 TIGHT = {"tol": 1e-11, "max_rounds": 3000}
 KINDS = ("identity", "spherical", "diag", "tied")

@@ -1,0 +1,111 @@
+"""`python -m reproduction`: the papers' tables and figures by one command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+UNUSABLE = 2
+
+app = typer.Typer(
+    help="Run the papers' tables and figures again.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+LOCAL_BACKENDS = ("loky", "threading")
+OUT = Path("reproduction-run")
+
+
+@app.command("list")
+def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """What can be run."""
+    from fedkin.tables import Table
+    from reproduction import catalogue
+
+    rows = [(s.name, s.paper, s.shows, s.title) for s in catalogue().values()]
+    table = Table(dict(zip(("name", "paper", "shows", "title"), zip(*rows))), "Studies")
+    if as_json:
+        typer.echo(json.dumps(table.records()))
+        return
+    for name, paper, shows, title in rows:
+        typer.echo(f"{name:28} {paper}, {shows}: {title}")
+
+
+@app.command("page")
+def page(out: Annotated[Path, typer.Option("-o", "--out", help="Folder of a run.")] = OUT) -> None:
+    """Write tables, figures and page again from the rows of earlier runs."""
+    from reproduction import catalogue
+    from reproduction.book import write_again
+
+    typer.echo(f"page: {write_again(catalogue().values(), out)}")
+
+
+@app.command("run")
+def run(
+    names: Annotated[list[str], typer.Argument(help="Studies by name, or all.")],
+    quick: Annotated[bool, typer.Option("--quick", help="Minutes instead of hours.")] = False,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", help="Replications at once.")] = 2,
+    out: Annotated[Path, typer.Option("-o", "--out", help="Folder for everything.")] = OUT,
+    backend: Annotated[
+        str, typer.Option(help="loky (processes), threading, or dask with --address.")
+    ] = "loky",
+    address: Annotated[str | None, typer.Option(help="Address of a Dask scheduler.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Do not use kept replications.")] = False,
+) -> None:
+    """Run studies; tables and figures go to OUT/studies, the page to OUT/reproduction.md."""
+    from reproduction import catalogue
+    from reproduction.book import write_page
+    from reproduction.runner import StudyFailed
+    from reproduction.runner import run as run_studies
+
+    known = catalogue()
+    if backend == "ray":
+        raise ValueError(
+            "--backend ray: joblib's Ray backend returns replications only when all are done, so "
+            "none could be kept; start a Dask scheduler on the cluster and use --backend dask"
+        )
+    if backend not in (*LOCAL_BACKENDS, "dask"):
+        raise ValueError(f"--backend {backend} is none of loky, threading, dask")
+    if backend == "dask" and address is None:
+        raise ValueError("--backend dask needs --address, for example tcp://127.0.0.1:8786")
+    unknown = [name for name in names if name != "all" and name not in known]
+    if unknown:
+        raise ValueError(
+            f"no study is called {unknown[0]!r}; `python -m reproduction list` names them"
+        )
+    wanted = list(known) if "all" in names else list(dict.fromkeys(names))
+    try:
+        run_studies(
+            [known[name] for name in wanted],
+            out,
+            "quick" if quick else "full",
+            jobs,
+            backend,
+            address,
+            fresh,
+            say=typer.echo,
+        )
+    except StudyFailed as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
+    finally:
+        typer.echo(f"page: {write_page(known.values(), out)}")
+
+
+def main() -> None:
+    """Run the command; errors that a person can mend are one line, not a traceback."""
+    try:
+        app(prog_name="python -m reproduction")
+    except (ValueError, OSError) as error:
+        typer.echo(f"reproduction: {error}", err=True)
+        sys.exit(UNUSABLE)
+
+
+if __name__ == "__main__":
+    main()
