@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from reproduction.study import Study
 
 UNUSABLE = 2
 
@@ -20,6 +24,8 @@ app = typer.Typer(
 
 LOCAL_BACKENDS = ("loky", "threading")
 OUT = Path("reproduction-run")
+# What is committed.
+DOCS = Path("docs")
 
 
 @app.command("list")
@@ -46,6 +52,34 @@ def page(out: Annotated[Path, typer.Option("-o", "--out", help="Folder of a run.
     typer.echo(f"page: {write_again(catalogue().values(), out)}")
 
 
+@app.command("accept")
+def accept(
+    names: Annotated[list[str] | None, typer.Argument(help="Studies by name; default all.")] = None,
+    kept: Annotated[
+        bool, typer.Option("--kept", help="Run nothing: judge the rows that are there.")
+    ] = False,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", help="Replications at once.")] = 2,
+    out: Annotated[Path, typer.Option("-o", "--out", help="Folder of a run.")] = DOCS,
+) -> None:
+    """Say which promises hold; exit with 1 if one does not.
+
+    Studies whose rows were not made by the present code are run first.
+    """
+    from reproduction import catalogue
+    from reproduction.accept import judge, missing, promising
+    from reproduction.book import write_page
+    from reproduction.runner import run as run_studies
+
+    known = catalogue()
+    studies = promising([known[name] for name in _wanted(names or ["all"], known)])
+    if not kept:
+        todo = [study for study in studies if missing(study, out / "studies")]
+        _finish(lambda: run_studies(todo, out, "full", jobs, say=typer.echo))
+        typer.echo(f"page: {write_page(known.values(), out)}")
+    if judge(studies, out / "studies", typer.echo):
+        raise typer.Exit(1)
+
+
 @app.command("run")
 def run(
     names: Annotated[list[str], typer.Argument(help="Studies by name, or all.")],
@@ -61,7 +95,6 @@ def run(
     """Run studies; tables and figures go to OUT/studies, the page to OUT/reproduction.md."""
     from reproduction import catalogue
     from reproduction.book import write_page
-    from reproduction.runner import StudyFailed
     from reproduction.runner import run as run_studies
 
     known = catalogue()
@@ -74,28 +107,35 @@ def run(
         raise ValueError(f"--backend {backend} is none of loky, threading, dask")
     if backend == "dask" and address is None:
         raise ValueError("--backend dask needs --address, for example tcp://127.0.0.1:8786")
+    wanted = [known[name] for name in _wanted(names, known)]
+    size = "quick" if quick else "full"
+    try:
+        _finish(
+            lambda: run_studies(wanted, out, size, jobs, backend, address, fresh, say=typer.echo)
+        )
+    finally:
+        typer.echo(f"page: {write_page(known.values(), out)}")
+
+
+def _wanted(names: Sequence[str], known: Mapping[str, Study]) -> list[str]:
+    """The names of the studies asked for, `all` standing for every one."""
     unknown = [name for name in names if name != "all" and name not in known]
     if unknown:
         raise ValueError(
             f"no study is called {unknown[0]!r}; `python -m reproduction list` names them"
         )
-    wanted = list(known) if "all" in names else list(dict.fromkeys(names))
+    return list(known) if "all" in names else list(dict.fromkeys(names))
+
+
+def _finish(run: Callable[[], None]) -> None:
+    """Run studies; replications that fail are said and end the command with 1."""
+    from reproduction.runner import StudyFailed
+
     try:
-        run_studies(
-            [known[name] for name in wanted],
-            out,
-            "quick" if quick else "full",
-            jobs,
-            backend,
-            address,
-            fresh,
-            say=typer.echo,
-        )
+        run()
     except StudyFailed as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None
-    finally:
-        typer.echo(f"page: {write_page(known.values(), out)}")
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reproduction.study import Claim, Results, Size, Study, cells
+from reproduction.study import Check, Claim, Results, Size, Study, cells
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -121,25 +121,35 @@ def claims(results: Results) -> list[Claim]:
                 f"the rate without M, c_w and R: {rate(n, h, n_outliers):.2f}",
             )
         )
-    return [*found, *_slopes(results)]
+    return found
 
 
-def _slopes(results: Results) -> list[Claim]:
-    """Slopes of log error on log n where h = 0, where the bound falls like n^-1/2."""
+# A slope within this of -1/2 counts as the rate.
+NEAR = 0.1
+
+
+def checks(results: Results) -> list[Check]:
+    """The bound above the error, and how both fall with n where h = 0."""
+    ratio = results.column("bound / measured")
+    above = Check(
+        "the error is at most a constant (not given; here 1) times the sum of five terms",
+        bool(ratio.min() > 1),
+        f"the sum is {ratio.min():.0f} to {ratio.max():.0f} times the error",
+    )
     where = {"h": 0.0, "n_outliers": 1}
     n, error = results.curve("n", "measured", **where)
     if len(n) < 2:
-        return []
+        return [above]
     middle = [np.median(results.where(n=k, **where).column("measured")) for k in n]
     slope, robust = (float(np.polyfit(np.log(n), np.log(e), 1)[0]) for e in (error, middle))
     return [
-        Claim(
-            "slope of log error on log n, h = 0",
-            "-0.5",
-            f"{slope:.2f} (n = {n[0]:.0f} to {n[-1]:.0f})",
-            "yes",
-            f"{robust:.2f} for medians over replications: with few rows some local starts fail",
-        )
+        above,
+        Check(
+            "at h = 0 it falls like n^(-1/2)",
+            abs(robust + 0.5) <= NEAR,
+            f"slope of log error on log n {slope:.2f}, of medians over replications {robust:.2f} "
+            f"(n = {n[0]:.0f} to {n[-1]:.0f}; within {NEAR:g} of -1/2)",
+        ),
     ]
 
 
@@ -164,6 +174,7 @@ STUDIES = (
         one=one,
         figure=draw,
         claims=claims,
+        checks=checks,
         by=("n", "h", "n_outliers"),
         measures=("bound", *TERMS, "rate", "measured", "alone", "bound / measured"),
         full=Size(SETTINGS, 30),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reproduction.fmlr_contraction import TRUTHS, em_step
-from reproduction.study import Claim, Results, Size, Study, span
+from reproduction.study import Check, Claim, Results, Size, Study, span
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -136,6 +136,53 @@ def _of_regime(run: Results, snr: float, n: int, word: str, sites: list[int], pa
     return Claim(entry, paper, text, "constants of the borders taken as 1", why)
 
 
+# Words of the theorem without a number: what we take them to mean.
+BOUNDED, FEW_STEPS = 2.0, 10.0
+
+
+def checks(results: Results) -> list[Check]:
+    """The three regimes at the larger signal: the constant, the extra term, the steps."""
+    run = results.where(snr=max(SIGNALS))
+
+    def means(name: str, word: str) -> np.ndarray:
+        pairs = dict.fromkeys((row["n"], row["m"]) for row in run.rows)
+        inside = [(n, m) for n, m in pairs if regime(n, m) == word]
+        return np.array([run.estimate(name, n=n, m=m).mean for n, m in inside])
+
+    few, middle, many = SAID
+    over = {word: means("error", word) / means("known_labels", word) for word in SAID}
+    steps, late = means("steps", middle), means("steps", many)
+    found = []
+    if len(over[few]):
+        found.append(
+            Check(
+                "below sqrt(n) sites the error is at most that of labels known and an extra term",
+                bool(over[few].max() <= BOUNDED),
+                f"error over that with labels known {span(over[few], 3)}: the term does not show",
+            )
+        )
+    if len(steps):
+        found.append(
+            Check(
+                "between sqrt(n) and exp(n) sites the error is of the order of labels known, after "
+                "O(1) steps",
+                bool(over[middle].max() <= BOUNDED and steps.max() <= FEW_STEPS),
+                f"error over that with labels known {span(over[middle], 2)}, steps "
+                f"{span(steps, 1)}",
+            )
+        )
+    if len(late):
+        found.append(
+            Check(
+                "above exp(n) sites steps grow like log(1/error)/n",
+                None,
+                f"steps {span(late, 1)}, over labels known {span(over[many], 2)}: too few to see "
+                "a logarithm",
+            )
+        )
+    return found
+
+
 def _cells(sites: tuple[int, ...], rows: tuple[int, ...] = ROWS) -> list[dict[str, Any]]:
     return [
         {"snr": snr, "n": n, "m": m}
@@ -159,6 +206,7 @@ STUDIES = (
         one=one,
         figure=draw,
         claims=claims,
+        checks=checks,
         by=("snr", "n", "m"),
         measures=("error", "one_step", "known_labels", "steps"),
         full=Size(_cells(SITES), 100),

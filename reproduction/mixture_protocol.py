@@ -6,8 +6,6 @@ matching per site. Real data: groups matched to classes, per site or once for al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,7 @@ from fedkin.datasets.fedgrem import (
     far_point_data,
 )
 from fedkin.federation import Federation
-from fedkin.protocol import Algorithm
+from reproduction.engines import Lying
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -89,34 +87,17 @@ def known_labels(sim: SimulatedMixture, h: float) -> dict[str, dict[str, float]]
 ONE_EACH = "all rows on a far point each"
 
 
-def attacked(
-    kind: str, clients: Federation, bad: Ints, algorithm: Algorithm, seed: int
-) -> tuple[Federation, Algorithm]:
-    """The federation and the algorithm under an attack by its name; "none" changes nothing."""
+def attacked(kind: str, clients: Federation, bad: Ints, seed: int) -> tuple[Federation, Any]:
+    """The federation and the engine under an attack by its name; "none" changes nothing."""
     if kind == ONE_EACH:
-        return far_point_data(clients, bad, seed, one_each=True), algorithm
+        return far_point_data(clients, bad, seed, one_each=True), None
     if kind in DATA_ATTACKS:
-        return DATA_ATTACKS[kind](clients, bad, seed), algorithm
+        return DATA_ATTACKS[kind](clients, bad, seed), None
     if kind in MESSAGE_ATTACKS:
         names = {clients.names[k] for k in bad}
-        return clients, _lying(algorithm, MESSAGE_ATTACKS[kind], names)
-    return clients, algorithm
-
-
-def _lying(algorithm: Algorithm, attack: Callable[..., Floats], bad: Collection[str]) -> Algorithm:
-    """The algorithm with sites that alter the components they send."""
-
-    def spoilt(step: Any) -> Any:
-        def function(clients: Federation, *rest: Any) -> Any:
-            reply, memory = step.function(clients, *rest)
-            who = [k for k, name in enumerate(clients.names) if name in bad]
-            if "components" in reply:
-                reply = {**reply, "components": attack(reply["components"], who, 0)}
-            return reply, memory
-
-        return replace(step, function=function)
-
-    return replace(algorithm, steps={name: spoilt(s) for name, s in algorithm.steps.items()})
+        attack = MESSAGE_ATTACKS[kind]
+        return clients, Lying(names, "components", lambda sent, who: attack(sent, who, 0))
+    return clients, None
 
 
 # ------------------------------------------------------------------ groups that should be classes

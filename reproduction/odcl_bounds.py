@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reproduction.study import Claim, Results, Size, Study, cells
+from reproduction.study import Check, Claim, Results, Size, Study, cells
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -215,6 +215,34 @@ def claims(results: Results) -> list[Claim]:
     return found
 
 
+def checks(results: Results) -> list[Check]:
+    """Whether the thresholds are enough, and which clustering needs fewer rows."""
+    ratio, convex, spectral = [], [], []
+    for setting in results.distinct("setting"):
+        for result in RESULTS:
+            here = results.where(setting=setting, result=result)
+            ratio.append(here.estimate("bound").mean / here.estimate("measured").mean)
+        convex.append(results.estimate("measured", setting=setting, result="Lemma 1").mean)
+        spectral.append(results.estimate("measured", setting=setting, result="Lemma 2").mean)
+    told = ", ".join(
+        f"{setting}: {a:.0f} and {b:.0f}"
+        for setting, a, b in zip(results.distinct("setting"), convex, spectral)
+    )
+    return [
+        Check(
+            "so many rows are enough",
+            min(ratio) >= 1,
+            f"{min(ratio):.0e} to {max(ratio):.0e} times what was enough (means for constants that "
+            "Gaussian data do not have)",
+        ),
+        Check(
+            "convex clustering needs fewer rows than spectral K-means (c = 100)",
+            all(a < b for a, b in zip(convex, spectral)),
+            f"rows from which the partition is found: {told}",
+        ),
+    ]
+
+
 STUDIES = (
     Study(
         name="odcl-bounds",
@@ -230,6 +258,7 @@ STUDIES = (
         one=one,
         figure=draw,
         claims=claims,
+        checks=checks,
         by=("setting", "result"),
         measures=("measured",),
         full=Size(cells(setting=tuple(GRID)), 20),

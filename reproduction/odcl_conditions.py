@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reproduction.study import Claim, Results, Size, Study, cells
+from reproduction.study import Check, Claim, Results, Size, Study, cells, span
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -208,6 +208,36 @@ def claims(results: Results) -> list[Claim]:
     return found
 
 
+def checks(results: Results) -> list[Check]:
+    """The ticks: what is marked as needed harms when it is missing, what is not does not."""
+    wrong, right = [], 0
+    for method in results.distinct("method"):
+        for condition, mark in zip(CONDITIONS, PRINTED[method]):
+            if condition not in ("IC", "CK", "K") or not mark.startswith((NEEDED, FREE)):
+                continue
+            share = results.estimate("value", method=method, condition=condition).mean
+            if (share < HARMED) == mark.startswith(NEEDED):
+                right += 1
+            else:
+                wrong.append(f"{method} {condition} ({share:.2f})")
+    one_shot = [m for m in results.distinct("method") if "ODCL" in m]
+    rounds = [results.estimate("value", method=m, condition="CR").mean for m in one_shot]
+    told = f"not so for {', '.join(wrong)}" if wrong else "as marked"
+    return [
+        Check("ODCL needs one round", set(rounds) == {1.0}, f"{span(np.array(rounds), 0)}"),
+        Check(
+            "start, structure and K are needed where marked, and not elsewhere",
+            not wrong,
+            f"{right} of {right + len(wrong)} marks (needed: fewer than {HARMED:.0%} of runs "
+            f"succeed without): {told}",
+        ),
+    ]
+
+
+# A share of successes below this means that what is missing was needed.
+HARMED = 0.9
+
+
 def _meaning(method: str, condition: str) -> str:
     if condition == "CR" and "ODCL" in method:
         return "rounds"
@@ -307,6 +337,8 @@ STUDIES = (
         one=one,
         figure=draw,
         claims=claims,
+        checks=checks,
+        why="orders without constants in the paper: measured on one simulation",
         by=("method", "condition"),
         measures=("value",),
         full=Size(cells(method=METHODS), 20),

@@ -1,12 +1,10 @@
-"""What ODCL's tables and figures have in common: the simulated settings, one fit, IFCA watched.
-
-The acceptance runs of benchmarks/accept/odcl.py use the same functions.
-"""
+"""What ODCL's tables and figures have in common: the simulated settings, one fit, IFCA watched."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -133,39 +131,33 @@ def ifca_errors(
     local_steps: int = 10,
 ) -> Floats:
     """Normalised error after each round of model averaging, up to the first that is on target."""
-    from fedkin import InProcess
-    from fedkin.algorithms import algorithm
+    from fedkin import IFCA
+    from reproduction.engines import Enough, Watched
 
-    plain = algorithm("ifca")
     errors: list[float] = []
 
-    def watched(roster: Any, settings: Any) -> Any:
-        program = plain.program(roster, settings)
-        ask = next(program)
-        while True:
-            replies = yield ask
-            try:
-                ask = program.send(replies)
-            except StopIteration as end:
-                return end.value
-            if "choice" in replies and "models" in ask.common:
-                chosen = replies["choice"].astype(int)
-                errors.append(groups.error(ask.common["models"][chosen]))
-                if errors[-1] <= target:
-                    return {}
+    def see(replies: Any, ask: Any) -> None:
+        if "choice" in replies and "models" in ask.common:
+            chosen = replies["choice"].astype(int)
+            errors.append(groups.error(ask.common["models"][chosen]))
+            if errors[-1] <= target:
+                raise Enough
 
-    settings = {
-        "n_clusters": len(start),
-        "init": start,
-        "averaging": "model",
-        "step_size": step_size,
-        "local_steps": local_steps,
-        "batch_size": batch_size,
-        "max_rounds": max_rounds,
-        "tol": 0.0,
-        "fit_intercept": False,
-    }
-    InProcess().run(replace(plain, program=watched), settings, groups.federation, seed)
+    model = IFCA(
+        len(start),
+        init=start,
+        averaging="model",
+        step_size=step_size,
+        local_steps=local_steps,
+        batch_size=batch_size,
+        max_rounds=max_rounds,
+        tol=0.0,
+        fit_intercept=False,
+        random_state=seed,
+        engine=Watched(see),
+    )
+    with contextlib.suppress(Enough):
+        model.fit(groups.federation)
     return np.array(errors)
 
 

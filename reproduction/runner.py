@@ -1,16 +1,14 @@
 """Runs studies: replications in parallel, each kept as it comes, tables and figures at the end.
 
 A unit of work is one replication of one cell. Its rows are kept in a file of their own under a
-name made from what determines them (study, settings, seed, all code of the package), so a run that
-was cut short goes on where it stopped and a larger size begins with what a smaller one already did.
+name made from what determines them (study, settings, seed, the code `keys.py` speaks of), so a run
+that was cut short goes on where it stopped and a larger size begins with what a smaller one did.
 Units of all studies share one pool, so no core waits for the last unit of a study.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import inspect
 import json
 import platform
 import sys
@@ -25,6 +23,7 @@ from typing import Any
 import numpy as np
 
 import fedkin
+from reproduction import keys
 from reproduction.book import write_study
 from reproduction.study import Cell, Results, Row, Study
 
@@ -45,25 +44,9 @@ class Unit:
 
     def key(self) -> str:
         """The file name: a digest of everything that determines the rows."""
-        code = [_source(self.study.one), _package()]
+        code = keys.code(self.study.one)
         told = json.dumps([self.study.name, dict(self.cell), self.seed, code])
         return hashlib.sha256(told.encode()).hexdigest()[:24] + ".json"
-
-
-@functools.cache
-def _source(one: Callable[..., Sequence[Row]]) -> str:
-    """The code of a replication; a large study asks for it tens of thousands of times."""
-    return inspect.getsource(one)
-
-
-@functools.cache
-def _package() -> str:
-    """A digest of the package's code: a change anywhere may be a change of the rows."""
-    root = Path(fedkin.__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
 
 
 def units(study: Study, size: str) -> list[Unit]:
@@ -159,6 +142,7 @@ def _finish(study: Study, folder: Path, size: str, say: Callable[[str], None]) -
         "replications": study.size(size).replications,
         "cells": len(study.size(size).cells),
         "core_seconds": round(seconds, 1),
+        "code": keys.code(study.one),
         "environment": environment(),
     }
     write_study(study, Results(rows), folder, facts)
@@ -171,7 +155,7 @@ def _has_its_data(study: Study, say: Callable[[str], None]) -> bool:
     try:
         for load in study.needs:
             load()
-    except DataMissing as error:
+    except (DataMissing, ImportError) as error:
         say(f"{study.name} is left out: {error}")
         return False
     return True

@@ -1,4 +1,4 @@
-"""What a study is: settings, one replication, a figure, and claims beside the paper's.
+"""What a study is: settings, one replication, a figure, and what is judged by its rows.
 
 A study file holds one `Study` (or a few of one shape) and the small functions it names:
 
@@ -7,7 +7,11 @@ A study file holds one `Study` (or a few of one shape) and the small functions i
   `seed`, and shares data among the methods it compares.
 - `figure(results)` draws what the paper drew, so that a reader can lay the two side by side.
 - `claims(results)` lists the entries of the paper's table or figure: what the paper says, what we
-  found, whether the protocol is the same, and why they differ.
+  found, whether the protocol is the same, and why they differ where that was tested.
+- `checks(results)` lists what the paper says in words, and whether our rows agree.
+- `promises(results)` lists what this library promises of its own methods: numbers with bounds.
+  `python -m reproduction accept` fails when one is broken.
+- `known(results)` says what a reader of the summary should know besides.
 
 Cells say only what varies; what is fixed stands in `one` and in `protocol`, which people read.
 """
@@ -15,8 +19,9 @@ Cells say only what varies; what is fixed stands in `one` and in `protocol`, whi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -29,9 +34,8 @@ if TYPE_CHECKING:
 Cell = Mapping[str, Any]
 Row = dict[str, Any]
 
-UNEXPLAINED = "**far from what was noted, and not explained**"
-# A distance that replications alone give less often than this is not put down to chance.
-RARE = 0.0027
+# A number that a paper prints, alone or with its spread: "9.62 (1.03)", "0.98 ± 0.003".
+PRINTED = re.compile(r"(-?\d+(?:\.\d+)?)(?: ?[(±].*)?$")
 
 
 @dataclass(frozen=True)
@@ -55,9 +59,9 @@ class Estimate(NamedTuple):
         if not math.isfinite(self.mean):
             return "no number"
         if self.n < 2 or not math.isfinite(self.se):
-            return _short(self.mean)
+            return short(self.mean)
         if self.se == 0:
-            return f"{_short(self.mean)} ± 0"
+            return f"{short(self.mean)} ± 0"
         digits = max(0, 1 - math.floor(math.log10(self.se)))
         if digits > 7:
             return f"{self.mean:.3g} ± {self.se:.2g}"
@@ -69,12 +73,19 @@ class Results:
     """Measurements of a study, one dictionary a row, with the cell's settings and the seed."""
 
     rows: Sequence[Row]
+    _found: dict[tuple[str, ...], dict[tuple[Any, ...], list[Row]]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def where(self, **values: Any) -> Results:
-        """The rows whose columns have these values."""
-        return Results(
-            [row for row in self.rows if all(row.get(k) == v for k, v in values.items())]
-        )
+        """The rows whose columns have these values; rows are sorted by these columns once."""
+        names = tuple(values)
+        if names not in self._found:
+            sorted_: dict[tuple[Any, ...], list[Row]] = {}
+            for row in self.rows:
+                sorted_.setdefault(tuple(row.get(name) for name in names), []).append(row)
+            self._found[names] = sorted_
+        return Results(self._found[names].get(tuple(values.values()), []))
 
     def distinct(self, column: str) -> list[Any]:
         """Values of a column in order of appearance; rows without it are passed over."""
@@ -119,11 +130,9 @@ class Results:
 class Claim:
     """One entry of a paper beside ours.
 
-    `noted` is what independent code measured under the same protocol, if anybody did, as the mean
-    of `noted_n` replications (None: a number without sampling error of its own), or in words where
-    it is no single number; `noted_sd` is their standard deviation, if it was noted. `why` says why
-    ours is not the paper's; `apart` why it is not what was noted, and is printed where they are
-    more than two standard errors apart.
+    `second` is ours once more, computed another way (the study's `second` says which). `why` says
+    why ours is not the paper's, where something was tested that tells; nothing is an answer, too.
+    What is not `compared` does not count for the largest distance (seconds on another machine).
     """
 
     entry: str
@@ -131,47 +140,80 @@ class Claim:
     ours: Estimate | str
     same: str
     why: str = ""
-    noted: float | str | None = None
-    noted_n: int | None = None
-    apart: str = ""
-    noted_sd: float | None = None
+    second: Estimate | str | None = None
+    compared: bool = True
+
+    @property
+    def printed(self) -> float | None:
+        """The number in the paper, if it prints one for this entry."""
+        found = PRINTED.match(self.paper)
+        return float(found[1]) if found else None
 
     @property
     def distance(self) -> float | None:
-        """Standard errors between ours and what was noted; None if they cannot be compared.
-
-        The noted mean's own error is from the noted spread, or else from ours, which is that of
-        the same protocol.
-        """
-        if self.noted is None or isinstance(self.noted, str):
+        """How far ours is from the printed number, as a share of it; None without both."""
+        if isinstance(self.ours, str) or not self.ours.n or not self.printed:
             return None
-        if isinstance(self.ours, str) or self.ours.n < 2:
-            return None
-        mean, se, n = self.ours
-        spread = se * math.sqrt(n) if self.noted_sd is None else self.noted_sd
-        both = math.hypot(se, spread / math.sqrt(self.noted_n) if self.noted_n else 0.0)
-        apart = abs(mean - self.noted)
-        return apart / both if both > 0 else (math.inf if apart > 0 else 0.0)
+        return self.ours.mean / self.printed - 1.0
 
-    def cells(self) -> list[str]:
-        """The claim as a row of the page: entry, paper, ours, noted, same protocol, why."""
-        distance = self.distance
-        noted = _short(self.noted) if isinstance(self.noted, (int, float)) else self.noted or ""
-        reasons = [self.why]
-        if distance is not None and distance > 2:
-            noted += f" ({distance:.1f} se)"
-            reasons.append(self.apart or self._chance(distance))
-        return [self.entry, self.paper, str(self.ours), noted, self.same, _joined(reasons)]
 
-    def _chance(self, distance: float) -> str:
-        """How often a standard error from so few replications gives such a distance."""
-        from scipy.stats import t
+@dataclass(frozen=True)
+class Check:
+    """What a paper says in words, and whether our rows agree; None if they cannot tell."""
 
-        assert isinstance(self.ours, Estimate)
-        chance = 2 * float(t.sf(distance, self.ours.n - 1))
-        if chance < RARE:
-            return UNEXPLAINED
-        return f"by chance 1 time in {1 / chance:.0f} over {self.ours.n} replications"
+    says: str
+    holds: bool | None
+    found: str
+
+    @property
+    def verdict(self) -> str:
+        """One word."""
+        return {True: "yes", False: "no", None: "cannot tell"}[self.holds]
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A number of ours and the bounds it has to keep; a number that is missing breaks them.
+
+    `withdrawn` says why it is no promise any more; it is shown with its number, and not judged.
+    """
+
+    what: str
+    value: float
+    least: float = -math.inf
+    most: float = math.inf
+    withdrawn: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the number is within its bounds."""
+        return self.least <= self.value <= self.most
+
+    @property
+    def verdict(self) -> str:
+        """One word."""
+        if self.withdrawn:
+            return "withdrawn"
+        return "holds" if self.holds else "FAILS" if math.isfinite(self.value) else "not run"
+
+    @property
+    def bounds(self) -> str:
+        """The bounds in words."""
+        low, high = (f"{value:.6g}" for value in (self.least, self.most))
+        if math.isinf(self.least):
+            return f"at most {high}"
+        if math.isinf(self.most):
+            return f"at least {low}"
+        return low if low == high else f"{low} to {high}"
+
+    @property
+    def shown(self) -> str:
+        """The number as people read it."""
+        return f"{self.value:.4g}" if math.isfinite(self.value) else "not run"
+
+
+def _nothing(results: Results, *others: Results) -> Sequence[Any]:
+    return ()
 
 
 @dataclass(frozen=True)
@@ -185,12 +227,21 @@ class Study:
     protocol: str
     one: Callable[..., Sequence[Row]]
     figure: Callable[[Results], Figure]
-    claims: Callable[[Results], Sequence[Claim]]
     by: Sequence[str]
     measures: Sequence[str]
     full: Size
     quick: Size
     toy: Size
+    claims: Callable[..., Sequence[Claim]] = _nothing
+    checks: Callable[..., Sequence[Check]] = _nothing
+    promises: Callable[..., Sequence[Promise]] = _nothing
+    known: Callable[..., Sequence[str]] = _nothing
+    why: str = ""
+    """Why it differs from the paper, for the summary: what was tested, or that we do not know."""
+    second: str = ""
+    """Head of the second column of ours, where claims have one."""
+    beside: Sequence[str] = ()
+    """Studies whose rows claims, checks, promises and `known` take besides its own, in order."""
     needs: Sequence[Callable[[], Any]] = ()
     """Loaders of data that are not shipped; where one finds nothing the study is left out."""
 
@@ -201,6 +252,12 @@ class Study:
     def table(self, results: Results) -> Table:
         """The study's own table: means and standard errors."""
         return results.table(self.by, self.measures, f"{self.paper} {self.shows}: {self.title}")
+
+
+def agreed(verdicts: Iterable[bool]) -> bool | None:
+    """The verdict of all readings of what a paper does not state; None if they disagree."""
+    found = set(verdicts)
+    return found.pop() if len(found) == 1 else None
 
 
 def cells(**axes: Sequence[Any]) -> list[dict[str, Any]]:
@@ -217,10 +274,6 @@ def span(values: np.ndarray, digits: int) -> str:
     return low if low == high else f"{low}-{high}"
 
 
-def _joined(reasons: Sequence[str]) -> str:
-    return "; ".join(reason for reason in reasons if reason)
-
-
 def _given(value: Any) -> bool:
     return value is not None and value != ""
 
@@ -229,7 +282,7 @@ def _number(value: Any) -> float:
     return float(value) if _given(value) else math.nan
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
     """Three significant digits, without an exponent where people would write none."""
     if not math.isfinite(value) or value == 0:
         return f"{value:.3g}"

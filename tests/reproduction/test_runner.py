@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from fedkin.datasets import DataMissing
-from reproduction import Claim, Estimate, Results, Size, Study, catalogue, cells, runner
+from reproduction import Claim, Estimate, Results, Size, Study, catalogue, cells, keys
 from reproduction.__main__ import app
-from reproduction.book import read_study, write_again, write_page
+from reproduction.book import farthest, read_study, write_again, write_page
 from reproduction.runner import StudyFailed, results, run
 
 
@@ -37,6 +37,10 @@ def picture(found):
 
 def claims(found):
     return [Claim("scale 1", "0.1", found.estimate("error", scale=1, method="plain"), "yes")]
+
+
+def reworded(found):
+    return [Claim("the first scale", "a tenth", "0.1", "in other words")]
 
 
 def study(**changes):
@@ -75,8 +79,10 @@ def test_a_run_leaves_rows_figure_table_and_facts(tmp_path):
     estimate = found.estimate("error", scale=1, method="plain")
     assert estimate.mean == pytest.approx(np.mean(expected), rel=1e-6)
     assert estimate.se == pytest.approx(np.std(expected, ddof=1) / math.sqrt(3), rel=1e-6)
+    assert str(estimate) in (folder / "small.md").read_text()
     page = write_page([study(), study(name="other")], tmp_path).read_text()
-    assert str(estimate) in page and "Not run here: `python -m reproduction run other`" in page
+    assert f"scale 1: 0.1, ours {estimate}" in page
+    assert "not run here: `python -m reproduction run other`" in page
 
 
 def test_what_was_cut_short_goes_on_and_a_larger_size_begins_with_the_smaller(tmp_path):
@@ -104,9 +110,17 @@ def test_other_code_is_another_replication(tmp_path):
 
 def test_a_change_anywhere_in_the_package_is_another_replication(tmp_path, monkeypatch):
     run([study()], tmp_path, "quick")
-    monkeypatch.setattr(runner, "_package", lambda: "a helper has changed")
+    monkeypatch.setattr(keys, "package", lambda: "a helper has changed")
     run([study()], tmp_path, "quick")
     assert len(kept(tmp_path)) == 6 + 6
+
+
+def test_rewording_claims_and_protocol_discards_no_replication(tmp_path):
+    run([study()], tmp_path, "quick")
+    before = {path: path.stat().st_mtime_ns for path in kept(tmp_path)}
+    run([study(claims=reworded, protocol="Draws, normal.", title="sizes")], tmp_path, "quick")
+    assert {path: path.stat().st_mtime_ns for path in kept(tmp_path)} == before
+    assert "in other words" in (tmp_path / "studies" / "small.md").read_text()
 
 
 def test_tables_and_page_are_written_again_from_the_rows(tmp_path):
@@ -117,7 +131,6 @@ def test_tables_and_page_are_written_again_from_the_rows(tmp_path):
     assert table.read_text() == text and table.with_suffix(".csv").read_bytes() == rows
     write_again([study(protocol="Draws.")], tmp_path)
     assert "Draws." in table.read_text()
-    assert "Draws." in (tmp_path / "reproduction.md").read_text()
 
 
 def test_a_failing_study_does_not_keep_others_from_finishing(tmp_path):
@@ -136,6 +149,15 @@ def test_a_study_without_its_data_is_left_out_and_said_so(tmp_path):
     run([study(needs=(missing,))], tmp_path, "quick", say=said.append)
     assert said == ["small is left out: there is no such file"]
     assert not (tmp_path / "studies").exists()
+
+
+def test_a_study_without_its_library_is_left_out_and_said_so(tmp_path):
+    def missing():
+        import no_such_library  # noqa: F401
+
+    said = []
+    run([study(needs=(missing,))], tmp_path, "quick", say=said.append)
+    assert said == ["small is left out: No module named 'no_such_library'"]
 
 
 def test_a_dask_cluster_gives_the_same_numbers(tmp_path):
@@ -176,22 +198,42 @@ def test_a_standard_error_has_two_digits_and_the_mean_as_many_places(value, writ
     assert str(value) == written
 
 
-def test_a_claim_far_from_what_was_noted_must_explain_itself():
-    near = Claim("a", "1", Estimate(1.0, 0.1, 10), "yes", noted=1.15)
-    far = Claim("a", "1", Estimate(1.0, 0.1, 10), "yes", noted=1.5)
-    assert near.distance == pytest.approx(1.5) and near.cells()[-1] == ""
-    assert far.distance == pytest.approx(5.0) and "not explained" in far.cells()[-1]
-    assert replace(far, apart="other data").cells()[-1] == "other data"
-    # A reason against the paper is none against the note.
-    assert "not explained" in replace(far, why="other paper").cells()[-1]
-    assert replace(near, apart="other data").cells()[-1] == ""
-    # Five standard errors from three replications are not rare.
-    assert "1 time in 26 over 3" in replace(far, ours=Estimate(1.0, 0.1, 3)).cells()[-1]
-    # Ten replications of theirs and ten of ours: the difference has twice the variance.
-    assert replace(far, noted_n=10).distance == pytest.approx(5 / math.sqrt(2))
-    # Their own spread, where it was noted, counts for theirs: .1 and 1.2 / 3 from the mean.
-    wide = replace(far, noted_n=9, noted_sd=1.2)
-    assert wide.distance == pytest.approx(0.5 / math.hypot(0.1, 0.4))
+@pytest.mark.parametrize(
+    ("paper", "number"),
+    [
+        ("9.62 (1.03)", 9.62),
+        ("0.98 ± 0.003", 0.98),
+        ("440", 440.0),
+        ("-0.5", -0.5),
+        ("n of about 400", None),
+        ("4 on average", None),
+        ("curve, no number", None),
+    ],
+)
+def test_a_printed_number_is_read_with_or_without_its_spread(paper, number):
+    assert Claim("a", paper, "1", "yes").printed == number
+
+
+def test_the_farthest_entry_is_so_by_its_ratio():
+    claims = [
+        Claim("near", "10", Estimate(11.0, 0.1, 5), "yes"),
+        Claim("half", "10", Estimate(5.0, 0.1, 5), "yes"),
+        Claim("larger", "10", Estimate(18.0, 0.1, 5), "yes"),
+        Claim("seconds", "10", Estimate(1.0, 0.1, 5), "another machine", compared=False),
+        Claim("not run", "10", Results([]).estimate("x"), "yes"),
+        Claim("words", "large", Estimate(1.0, 0.1, 5), "yes"),
+    ]
+    assert farthest(claims) == "half: 10, ours 5.00 ± 0.10"
+    assert farthest(claims[4:]) == "no numbers printed"
+
+
+def test_rows_are_found_by_their_values_whatever_was_asked_before():
+    found = Results([{"seed": s, "a": a, "x": a + s} for s in (0, 1) for a in (1, 2)])
+    assert found.where(a=1).column("x").tolist() == [1, 2]
+    assert found.where(a=2.0, seed=1).column("x").tolist() == [3]
+    assert found.where(seed=1, a=2).column("x").tolist() == [3]
+    assert found.where(b=None).column("x").tolist() == [1, 2, 2, 3]
+    assert found.where(a=3).rows == [] and found.where().rows == found.rows
 
 
 def test_names_are_unique_and_every_module_is_listed():
@@ -200,7 +242,7 @@ def test_names_are_unique_and_every_module_is_listed():
     found = [s.name for m in studies.MODULES for s in _studies(m)]
     assert len(found) == len(set(found)) == len(catalogue())
     folder = Path(studies.__file__).parent
-    apart = {"__init__", "__main__", "study", "runner", "book"}
+    apart = {"__init__", "__main__", "study", "runner", "book", "accept"}
     unlisted = {
         path.stem
         for path in folder.glob("*.py")
