@@ -328,6 +328,6 @@ STUDIES = (
         measures=("theta_max", "theta_mean"),
         full=Size(_cells(H, H[::2]), 30),
         quick=Size(_cells((0.0, 1.0), (0.0,)), 3),
-        toy=Size(_cells((0.0,), (0.0,)), 1),
+        toy=Size([cell for cell in _cells((0.0,), (0.0,)) if cell["outliers"] == "text"], 1),
     ),
 )

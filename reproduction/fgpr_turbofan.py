@@ -58,6 +58,7 @@ def scores_of(method: str, data: Any, size: int, seed: int) -> list[dict[str, An
     else:
         model = {
             "FGPR": lambda: FGPR(personalise="posterior"),
+            "FGPR, default": lambda: FGPR(),
             "FGPR Matern-3/2": lambda: FGPR(wide[0] * rough + wide[1], personalise="posterior"),
             # Outcomes are standardised by whole series already.
             "polynomial": lambda: FedAvgPolynomial(size, normalize_y=False),

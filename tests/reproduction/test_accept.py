@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -141,3 +142,14 @@ def test_promises_without_rows_are_not_run_rather_than_kept(name):
     nothing = reproduction.Results([])
     found = study.promises(nothing, *(nothing for _ in study.beside))
     assert all(promise.verdict in ("not run", "withdrawn") for promise in found)
+
+
+def test_every_promise_has_a_reduced_version_among_the_tests():
+    text = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*_studies.py"))
+    nothing = reproduction.Results([])
+    promising = [
+        name
+        for name, study in reproduction.catalogue().items()
+        if study.promises(nothing, *(nothing for _ in study.beside))
+    ]
+    assert promising and not [name for name in promising if f'"{name}"' not in text]

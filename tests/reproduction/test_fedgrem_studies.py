@@ -8,10 +8,27 @@ from fedkin.datasets import make_gaussian_mixtures, make_regression_mixtures
 from reproduction import catalogue
 from reproduction import fedgrem_unguarded as printed_algorithm
 from reproduction.fedgrem_printed import METHODS, printed
+from reproduction.study import Results
 
 
 def mean(found, measure, **where):
     return found.estimate(measure, **where).mean
+
+
+PROMISING = (
+    "fedgrem-figure-3-gmm",
+    "fedgrem-figure-3-mor",
+    "fedgrem-tables-1-6",
+    "fedgrem-attacks",
+    "fedgrem-other-draws",
+    "fedgrem-alignment",
+)
+
+
+@pytest.mark.parametrize("name", PROMISING)
+def test_promises_hold_at_toy_size(kept_promises, name):
+    # How little huge values change the errors shows over draws only.
+    assert kept_promises(name, but="change of errors" if name == "fedgrem-attacks" else None)
 
 
 def test_with_like_sites_joining_beats_staying_alone_and_pooling(toy):
@@ -50,7 +67,7 @@ def test_solved_exactly_a_longer_step_pools_less(toy):
 
 
 def test_huge_values_at_three_sites_ruin_means_and_leave_the_robust_centre(toy):
-    found = toy("fedgrem-attacks")
+    found = toy("fedgrem-attacks").where(attack="data of size 1e6")
     error = {m: mean(found, "theta_max", method=m) for m in found.distinct("method")}
     assert error["FedEM"] > 1e4
     assert error["adaptive"] < error["exact, .95"] < error["two sweeps, .95"] < 10
@@ -122,9 +139,8 @@ def test_after_joining_a_group_is_the_same_digit_for_every_writer(toy):
         assert each[method] < each["FedEM"] < each["Pooled-EM"]
 
 
-@pytest.mark.parametrize("name", ["fedgrem-tables-2-7", "fedgrem-tables-3-8"])
-def test_pictures_are_better_than_chance_and_one_matching_needs_joining(toy, name):
-    found = toy(name)
+def test_pictures_are_better_than_chance_and_one_matching_needs_joining(toy):
+    found = toy("fedgrem-tables-3-8")
     once = {m: mean(found, "one_matching", method=m, share="0%") for m in found.distinct("method")}
     assert once["FedGrEM"] < once["Local-EM"] and once["FedEM"] < once["Local-EM"]
     assert max(found.column("error")) < 80
@@ -144,7 +160,9 @@ def test_every_printed_entry_has_a_row():
     [("fedgrem-tables-1-6", (1, 6)), ("fedgrem-tables-4-5", (4, 5))],
 )
 def test_every_entry_of_a_table_is_claimed(toy, name, tables):
-    entries = [claim.entry for claim in catalogue()[name].claims(toy(name))]
+    study = catalogue()[name]
+    rows = [toy(name), *(Results([]) for _ in study.beside)]
+    entries = [claim.entry for claim in study.claims(*rows)]
     for table in tables:
         claimed = [entry for entry in entries if entry.startswith(f"Table {table}, ")]
         assert len(claimed) >= len(printed(table))
