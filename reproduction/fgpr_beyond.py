@@ -419,7 +419,7 @@ STUDIES = (
         by=("axis", "sensor", "method", "chosen"),
         measures=("rmse10", "sd10", "coverage", "log_score"),
         full=Size(_splits(("cycles", LEAKY), (2, 7)), 5),
-        quick=Size(_splits(("cycles",), (2, 7)), 1),
+        quick=Size(_splits(("cycles",), (7,)), 1),
         toy=Size([{"sensor": 7, "axis": "cycles", "method": m} for m in ("floor", "FGPR")], 1),
     ),
 )
