@@ -31,7 +31,6 @@ ROOMS = (
     "inference",
     "estimators",
     "datasets",
-    "studies",
     "report",
     "cli",
 )

@@ -1,4 +1,4 @@
-"""What FGPR promises, at sizes that take seconds; full size in benchmarks/accept/fgpr.py."""
+"""What FGPR promises, at sizes that take seconds; full size by `make accept`."""
 
 from dataclasses import replace
 
