@@ -29,7 +29,7 @@ from fedkin.algorithms.mixtures.settings import (
 )
 from fedkin.alignment import align
 from fedkin.arrays import Array, Floats
-from fedkin.models.latent_classes import climb
+from fedkin.models.latent_classes import climb, mixture_weights
 from fedkin.protocol import Algorithm, Ask, LastReplies, Memory, Program, Roster, Step
 from fedkin.protocol.runs import About
 from fedkin.settings import Flag, Number, Start, Whole, one_of, setting
@@ -141,11 +141,11 @@ def _gradient_step(family):
     def step(rows, now):
         weights, components, scale = now
         statistics = family.expect(rows, now)
-        longest = DIVERGES * family.longest_step(statistics)
+        longest = DIVERGES * family.model.longest_step(statistics)
         lengths = np.minimum(family.settings.step_constant, longest)
         moved = family.gradient_step(statistics, components, lengths)
         scale = family.own_scale(rows, statistics, moved, scale)
-        weights = family.weights(statistics, weights)
+        weights = mixture_weights(statistics.counts, weights)
         return family.model.Parameters(weights, moved, scale), statistics.loglik
 
     return step
