@@ -56,7 +56,7 @@ METHODS = (
             "FGPR": "fgpr",
             "LocalGP": "gp_rivals",
             "PooledGP": "gp_rivals",
-            "CoKriging": "gp_rivals",
+            "CoKriging": "cokriging",
         },
     ),
     Method(

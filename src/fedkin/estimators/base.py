@@ -198,9 +198,9 @@ class FederatedEstimator(BaseEstimator):
     def _new_clients(self, X: Any, y: Any, groups: Any, needs_target: bool = True) -> Federation:
         """Rows of sites to `adapt` to."""
         check_is_fitted(self)
-        if groups is None and not isinstance(X, Federation):
-            raise ValueError("adapt needs the name of the site: adapt(X, y, groups='new-site')")
         clients, _ = self._clients(X, y, groups)
+        if NOBODY in clients.names:
+            raise ValueError("adapt needs the name of the site: adapt(X, y, groups='new-site')")
         if needs_target and clients.y is None:
             raise ValueError("adapt needs the target y of the new sites' rows")
         return clients

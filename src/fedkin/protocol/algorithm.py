@@ -111,6 +111,8 @@ class Algorithm:
         arrays, new = step.function(
             clients, cache, settings, ask.common, ask.personal, memory, keys, **wanted
         )
+        if not isinstance(arrays, Mapping):
+            raise ProtocolError(f"the function of step {ask.step!r} must return (reply, memory)")
         who = np.arange(len(clients)) if who is None else who
         faults: Faults = {}
         clean = cleaned(schema, (who, arrays), dims, faults, clients.sizes, least_rows)
