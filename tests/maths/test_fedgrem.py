@@ -124,7 +124,7 @@ def _m_step(clients, means, n_weights):
         statistics = gaussian.expect(rows, gaussian.Parameters(weights, means))
         weights = mixture_weights(statistics.counts, weights)
     statistics = gaussian.expect(rows, gaussian.Parameters(weights, means))
-    return gaussian.maximise_means(statistics.sums, statistics.pulls, means)
+    return gaussian.maximise(statistics.packed, means)
 
 
 # --- invariances ---------------------------------------------------------------------------------

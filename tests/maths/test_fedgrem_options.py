@@ -115,8 +115,8 @@ def test_a_threshold_leaves_the_intercept_alone(step):
 
 def test_steps_follow_the_paper_and_spare_tiny_weights():
     family = GaussianFamily(FedGremSettings(step_constant=0.95))
-    nothing = np.zeros((2, 2))
-    no_pull = gaussian.Statistics(nothing, nothing, nothing, nothing[0], np.array([10.0, 20.0]))
+    counts, packed, loglik = np.zeros((2, 2)), np.zeros((2, 2, 4)), np.zeros(2)
+    no_pull = gaussian.Statistics(counts, packed, loglik, np.array([10.0, 20.0]))
     lengths, halvings = step_lengths(family, no_pull, np.array([[0.5, 0.5], [1.0, 0.0]]))
     np.testing.assert_allclose(lengths, [[1.9, 1.9], [0.95, 19.0]])
     np.testing.assert_array_equal(halvings, 0.0)

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from fedkin.algorithms.mixtures.settings import MixtureSettings
 from fedkin.estimators.base import FederatedEstimator
 from fedkin.federation import Federation
+from fedkin.models.latent_classes import mixture_weights
 from fedkin.ties import RELATIVE, first_best
 
 # EM for the weights of a site whose components are given: passes, and when weights stand still.
@@ -150,7 +151,7 @@ class FittedMixture(DensityMixin, FederatedEstimator):
         rows = self._family.prepare(clients)
         for _ in range(WEIGHT_PASSES):
             statistics = self._family.expect(rows, (weights, components, scale))
-            new = np.where(learn[:, None], self._family.weights(statistics, weights), weights)
+            new = np.where(learn[:, None], mixture_weights(statistics.counts, weights), weights)
             moved, weights = np.abs(new - weights).max(), new
             if moved <= WEIGHT_TOL:
                 break

@@ -70,17 +70,26 @@ class Clipped(NamedTuple):
 class Statistics(NamedTuple):
     """What an E-step leaves of a client's rows.
 
-    `counts` (m, ..., R): responsibilities added up. `pulls` (m, ..., R) and `sums` (m, ..., R, d):
-    weights and weighted rows behind the means; pulls are the counts unless rows are clipped.
-    `loglik` (m, ...); `n_rows` (m,). `clipped`: there if rows are clipped and a covariance learnt.
+    `counts` (m, ..., R): responsibilities added up. `packed` (m, ..., R, d + 1): weighted rows and,
+    last, the sum of their weights, which is the count unless rows are clipped. `loglik` (m, ...);
+    `n_rows` (m,). `clipped`: there if rows are clipped and a covariance learnt.
     """
 
     counts: Floats
-    pulls: Floats
-    sums: Floats
+    packed: Floats
     loglik: Floats
     n_rows: Floats
     clipped: Clipped | None = None
+
+    @property
+    def pulls(self) -> Floats:
+        """Weights behind the means, (m, ..., R)."""
+        return self.packed[..., -1]
+
+    @property
+    def sums(self) -> Floats:
+        """Weighted rows behind the means, (m, ..., R, d)."""
+        return self.packed[..., :-1]
 
 
 def prepare(clients: Federation) -> RowBlocks:
@@ -212,10 +221,10 @@ def expect(rows: RowBlocks, parameters: Parameters, clip: float | None = None) -
         doubly = doubly.reshape(sums.shape) / share
         scatter = scatter.reshape(m, *lead[:-1], size - 1, size - 1) / share
         clipped = Clipped(doubly[..., -1], doubly[..., :-1], scatter)
+    sums[..., :-1] += pulls[..., None] * after_client(rows.centre, sums.ndim - 2)
     return Statistics(
         pulls if clip is None else counts.reshape(m, *lead),
-        pulls,
-        sums[..., :-1] + pulls[..., None] * after_client(rows.centre, sums.ndim - 2),
+        sums,
         _complete(rows, parameters, loglik.reshape(m, *lead[:-1])),
         rows.sizes.astype(float),
         clipped,
@@ -254,10 +263,11 @@ def log_joint(rows: RowBlocks, parameters: Parameters) -> Floats:
 # -------------------------------------------------------------------- M-step
 
 
-def maximise_means(sums: Floats, pulls: Floats, current: Floats) -> Floats:
+def maximise(packed: Floats, current: Floats) -> Floats:
     """The means that maximise Q; a component without rows keeps its current one."""
-    alive = pulls[..., None] > EMPTY_COMPONENT
-    return np.where(alive, sums / np.where(alive, pulls[..., None], 1.0), current)
+    sums, pulls = packed[..., :-1], packed[..., -1:]
+    alive = pulls > EMPTY_COMPONENT
+    return np.where(alive, sums / np.where(alive, pulls, 1.0), current)
 
 
 def ascent_direction(statistics: Statistics, means: Floats) -> Floats:
@@ -268,6 +278,24 @@ def ascent_direction(statistics: Statistics, means: Floats) -> Floats:
     """
     pull = statistics.sums - statistics.pulls[..., None] * means
     return pull / after_client(np.maximum(statistics.n_rows, 1.0), means.ndim - 1)
+
+
+def longest_step(statistics: Statistics) -> Floats:
+    """The step beyond twice which a gradient step diverges, (m, ..., R): 1 / share of the rows."""
+    rows = after_client(np.maximum(statistics.n_rows, 1.0), statistics.pulls.ndim - 1)
+    return 1.0 / np.maximum(statistics.pulls / rows, np.finfo(float).tiny)
+
+
+def sampling_variance(statistics: Statistics, covariance: Floats | None) -> Floats:
+    """Variance of a coordinate of a component's mean, (m, R); infinite if it has no rows.
+
+    In the metric of the covariance, if None is given for it.
+    """
+    spread, pulls = np.ones((len(statistics.counts), 1)), statistics.pulls
+    if covariance is not None:
+        spread = covariance.reshape(len(covariance), -1).mean(axis=1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        return np.where(pulls > EMPTY_COMPONENT, spread / pulls, np.inf)
 
 
 def within_scatter(
@@ -333,7 +361,7 @@ def em_step(rows: RowBlocks, parameters: Parameters) -> tuple[Parameters, Floats
     The covariance, if there is one, is each client's own.
     """
     statistics = expect(rows, parameters)
-    means = maximise_means(statistics.sums, statistics.pulls, parameters.means)
+    means = maximise(statistics.packed, parameters.means)
     weights = mixture_weights(statistics.counts, parameters.weights)
     covariance = maximise_covariance(rows, statistics, means, covariance_kind(parameters))
     return Parameters(weights, means, covariance), statistics.loglik

@@ -18,8 +18,8 @@ from fedkin.models.gaussian_mixture import (
     CovarianceType,
     Parameters,
     Statistics,
+    maximise,
     maximise_covariance,
-    maximise_means,
     smallest_variance,
 )
 from fedkin.models.latent_classes import mixture_weights
@@ -138,8 +138,9 @@ def ward_start(
             chosen = np.eye(n_components)[ward_labels(own / units[k], n_components)]
             counts[k], sums[k] = chosen.sum(axis=0), chosen.T @ own
     sums += counts[..., None] * rows.centre[:, None]
-    statistics = Statistics(counts, counts, sums, np.zeros(m), rows.sizes.astype(float))
-    means = maximise_means(sums, counts, np.broadcast_to(rows.centre[:, None], sums.shape))
+    packed = np.append(sums, counts[..., None], axis=-1)
+    statistics = Statistics(counts, packed, np.zeros(m), rows.sizes.astype(float))
+    means = maximise(packed, np.broadcast_to(rows.centre[:, None], sums.shape))
     weights = mixture_weights(counts, np.full((m, n_components), 1.0 / n_components))
     covariance = maximise_covariance(rows, statistics, means, covariance_type)
     own_covariance = None if covariance is None else covariance[:, None]

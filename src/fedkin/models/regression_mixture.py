@@ -255,7 +255,7 @@ def _swept(packed: Floats) -> tuple[Floats, Floats, Floats]:
     return coef.T, np.where(determined, variance, np.inf), table[-1, -1] * scale[-1] ** 2
 
 
-def maximise_coef(packed: Floats, current: Floats) -> Floats:
+def maximise(packed: Floats, current: Floats) -> Floats:
     """The coefficients that maximise Q; a component without rows keeps its current ones."""
     return np.where(packed[..., -1:] > EMPTY_COMPONENT, least_squares(packed).coef, current)
 
@@ -305,7 +305,7 @@ def ascent_direction(statistics: Statistics, coef: Floats) -> Floats:
     return (cross - np.einsum("...ij,...j->...i", gram, coef)) / rows
 
 
-def largest_step(statistics: Statistics) -> Floats:
+def longest_step(statistics: Statistics) -> Floats:
     """The step 1 / L that cannot overshoot: L is the largest curvature of Q, (m, ..., R).
 
     The paper's C_eta / weight presumes uncorrelated features of unit variance; where it exceeds
@@ -327,7 +327,7 @@ def em_step(
 ) -> tuple[Parameters, Floats]:
     """One E-step and full M-step at every client, and the log likelihood before it, (m, ...)."""
     statistics, sigma = expect(rows, parameters), parameters.sigma
-    coef = maximise_coef(statistics.packed, parameters.coef)
+    coef = maximise(statistics.packed, parameters.coef)
     if learn_sigma:
         sigma = maximise_sigma(statistics, coef, smallest_noise(rows))
     weights = mixture_weights(statistics.counts, parameters.weights)

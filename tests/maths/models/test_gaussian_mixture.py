@@ -206,7 +206,7 @@ def test_scatter_added_over_sites_gives_the_covariance_of_all_rows():
     rows, given_ = gm.prepare(chosen), parameters("tied", m=4)
     common = given_._replace(covariance=given_.covariance[:1])
     found = gm.expect(rows, common)
-    means = gm.maximise_means(found.sums, found.pulls, common.means)
+    means = gm.maximise(found.packed, common.means)
     scatter = gm.within_scatter(rows, found, means, "tied").sum(axis=0)
     joint = gm.log_joint(gm.prepare(chosen), common)
     share = np.exp(joint - logsumexp(joint, axis=1, keepdims=True))
@@ -308,7 +308,7 @@ def test_gradient_step_of_one_over_the_new_weight_is_the_full_m_step():
     alive = found.counts > 1e-3
     step = np.where(alive, 1.0 / np.where(alive, weights, 1.0), 0.0)
     moved = given_.means + step[..., None] * gm.ascent_direction(found, given_.means)
-    full = gm.maximise_means(found.sums, found.pulls, given_.means)
+    full = gm.maximise(found.packed, given_.means)
     # The far client (at 1e6) has means near zero here: compare in units of its own distance.
     scale = np.maximum(1.0, np.abs(full).max(axis=(1, 2), keepdims=True))
     np.testing.assert_allclose((moved / scale)[alive], (full / scale)[alive], atol=1e-11)

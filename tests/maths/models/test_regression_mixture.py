@@ -216,11 +216,11 @@ def test_clipping_bounds_the_pull_of_every_row():
 # -------------------------------------------------------------------- steps
 
 
-def test_gradient_step_within_the_largest_step_climbs_and_beyond_twice_it_falls():
+def test_gradient_step_within_the_longest_step_climbs_and_beyond_twice_it_falls():
     clients = ragged().take(np.array([6]))
     alone = rm.Parameters(np.ones((1, 1)), np.full((1, 1, 3), 5.0), np.ones(1))
     rows = rm.prepare(clients)
-    step = rm.largest_step(rm.expect(rows, alone))
+    step = rm.longest_step(rm.expect(rows, alone))
 
     def after(times, n_steps=60):
         current = alone
@@ -277,7 +277,7 @@ def test_sampling_variance_is_that_of_repeated_draws():
     for _ in range(1500):
         clients = Federation.from_clients([(X, X @ coef + noise * rng.normal(size=50))])
         found = rm.expect(rm.prepare(clients), alone)
-        fits.append(rm.maximise_coef(found.packed, alone.coef)[0, 0])
+        fits.append(rm.maximise(found.packed, alone.coef)[0, 0])
     seen = np.var(fits, axis=0).mean()
     # A variance from 1500 draws is known to sqrt(2 / 1500) = 3.7 %; three standard errors.
     assert rm.sampling_variance(found, alone.sigma)[0, 0] == pytest.approx(seen, rel=0.11)

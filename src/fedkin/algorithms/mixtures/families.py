@@ -20,7 +20,7 @@ from fedkin.models import gaussian_mixture as gaussian
 from fedkin.models import gaussian_mixture_starts as gaussian_starts
 from fedkin.models import regression_mixture as regression
 from fedkin.models import regression_mixture_starts as regression_starts
-from fedkin.models.latent_classes import EMPTY_COMPONENT, best_restart, climb, mixture_weights
+from fedkin.models.latent_classes import best_restart, climb
 from fedkin.models.row_blocks import RowBlocks
 from fedkin.randomness import Keys
 
@@ -36,7 +36,7 @@ Fit = tuple[Floats, Floats, Any]
 class Family(Protocol):
     """A kind of mixture: its E-step, M-step, scale and start."""
 
-    model: Any
+    model: Any  # the functions of the family, by the same names
     settings: MixtureSettings
     em_step: Callable[..., Any]  # one EM step of every site, with a scale of its own
     keeps_scale: bool  # a site that has fitted alone goes on with the scale it found
@@ -50,10 +50,6 @@ class Family(Protocol):
     def log_joint(self, rows: RowBlocks, fit: Fit) -> Floats:
         """log(weight * density) of every row under every component, (n, R)."""
         return self.model.log_joint(rows, self.model.Parameters(*fit))
-
-    def weights(self, statistics: Any, current: Floats) -> Floats:
-        """The weights that maximise the likelihood after an E-step."""
-        return mixture_weights(statistics.counts, current)
 
     def gradient_step(self, statistics: Any, components: Floats, length: Floats) -> Floats:
         """Components moved up the likelihood by steps of some length (m, R)."""
@@ -83,15 +79,6 @@ class Family(Protocol):
     def starts(self, rows: RowBlocks, keys: Keys, start: str) -> Fit:
         """Where every site's own fit begins, (m, S, ...)."""
 
-    def sums(self, statistics: Any) -> Floats:
-        """What an M-step needs, (m, R, q); to be added up for one of all sites' rows."""
-
-    def maximise(self, sums: Floats, current: Floats) -> Floats:
-        """The components that maximise the likelihood; one without rows keeps its current."""
-
-    def longest_step(self, statistics: Any) -> Floats:
-        """Twice this and a gradient step diverges, (m, R)."""
-
     def own_scale(self, rows: RowBlocks, statistics: Any, components: Floats, current: Any) -> Any:
         """The scale of a site that shares none."""
 
@@ -100,9 +87,6 @@ class Family(Protocol):
 
     def scale_in_use(self, own: Any, common: Arrays) -> Any:
         """The scale that all sites share, where they do and it is known; else the site's own."""
-
-    def variances(self, statistics: Any, scale: Any) -> Floats:
-        """Sampling variance of a coordinate of each component, (m, R); infinite if empty."""
 
 
 class GaussianFamily(Family):
@@ -129,19 +113,6 @@ class GaussianFamily(Family):
             return gaussian_starts.ward_start(rows, n_components, kind)
         return gaussian_starts.kmeans_start(rows, n_components, n_restarts, keys, self.kind)
 
-    def sums(self, statistics):
-        """Weighted rows, and the weights."""
-        return np.concatenate([statistics.sums, statistics.pulls[..., None]], axis=-1)
-
-    def maximise(self, sums, current):
-        """Weighted means."""
-        return gaussian.maximise_means(sums[..., :-1], sums[..., -1], current)
-
-    def longest_step(self, statistics):
-        """One over the share of the rows behind a mean."""
-        share = statistics.pulls / np.maximum(statistics.n_rows, 1.0)[:, None]
-        return 1.0 / np.maximum(share, np.finfo(float).tiny)
-
     def own_scale(self, rows, statistics, components, current):
         """The covariance of the rows about the means of their groups."""
         if current is None or self.kind == "identity":
@@ -160,16 +131,6 @@ class GaussianFamily(Family):
     def scale_in_use(self, own, common):
         """A common covariance, if one was sent."""
         return common["covariance"][None] if common["covariance"].size else own
-
-    def variances(self, statistics, scale):
-        """Variance of a row over the rows behind a mean."""
-        pulls = statistics.pulls
-        # In the metric of a common covariance, as in that of the identity, a coordinate has one.
-        spread = np.ones((len(pulls), 1))
-        if self.keeps_scale:
-            spread = scale.reshape(len(scale), -1).mean(axis=1, keepdims=True)
-        with np.errstate(divide="ignore"):
-            return np.where(pulls > EMPTY_COMPONENT, spread / pulls, np.inf)
 
 
 class RegressionFamily(Family):
@@ -195,18 +156,6 @@ class RegressionFamily(Family):
             rows, chosen.n_components, chosen.n_restarts, keys, chosen.sigma
         )
 
-    def sums(self, statistics):
-        """Weighted products of features and target."""
-        return statistics.packed
-
-    def maximise(self, sums, current):
-        """Weighted least squares."""
-        return regression.maximise_coef(sums, current)
-
-    def longest_step(self, statistics):
-        """One over the largest curvature."""
-        return regression.largest_step(statistics)
-
     def own_scale(self, rows, statistics, components, current):
         """The root mean square of the residuals, unless the noise is given."""
         if self.settings.sigma is not None:
@@ -223,10 +172,6 @@ class RegressionFamily(Family):
         """A common noise, if one was sent."""
         shared = self.common_scale and common["noise"].size
         return np.full_like(own, common["noise"][0]) if shared else own
-
-    def variances(self, statistics, scale):
-        """The mean variance of a group's coefficients."""
-        return regression.sampling_variance(statistics, scale)
 
 
 def family_of(settings: MixtureSettings) -> Family:

@@ -32,6 +32,7 @@ from fedkin.algorithms.mixtures.settings import (
     POSITIVE_OR_NONE,
     JoinedSettings,
 )
+from fedkin.models.latent_classes import mixture_weights
 from fedkin.protocol import Algorithm, Program, Roster, Step
 from fedkin.settings import Flag, Whole, one_of, setting
 
@@ -63,10 +64,10 @@ def add_up(clients, cache, settings, common, personal, memory, keys, fields):
     memory, scale = sites.remembered(family, cache, common, personal, memory)
     batch = sites.Batch(cache, settings, keys.fold(1), memory)
     statistics = family.expect(batch.rows, (memory["weights"], sent, scale))
-    weights = batch.averaged("weights", family.weights(statistics, memory["weights"]))
+    weights = batch.averaged("weights", mixture_weights(statistics.counts, memory["weights"]))
     # A mini-batch stands for all rows.
     share = cache.sizes / np.maximum(batch.rows.sizes, 1)
-    sums = batch.averaged("sums", family.sums(statistics) * share[:, None, None])
+    sums = batch.averaged("sums", statistics.packed * share[:, None, None])
     kept = {**batch.memory, "weights": weights}
     if "scale" in kept:
         kept["scale"] = family.scale(batch.rows, statistics, sent, scale)
@@ -97,7 +98,7 @@ class PooledStep(PlainMean):
         if "sums" not in self.last:
             return super().mean()
         current = self.shared[0] if self.centers is None else self.centers
-        return self.family.maximise(np.nansum(self.last["sums"], axis=0), current)
+        return self.family.model.maximise(np.nansum(self.last["sums"], axis=0), current)
 
 
 def program(roster: Roster, settings: FedEmSettings) -> Program:

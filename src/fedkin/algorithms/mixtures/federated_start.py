@@ -74,7 +74,7 @@ def federated_start(
     for number in range(START_ROUNDS):
         replies = yield Ask("shared_sums", {"coef": coef, "sigma": sigma}, note=note)
         sums = replies.total("sums")
-        new = regression.maximise_coef(sums, coef)
+        new = regression.maximise(sums, coef)
         if settings.sigma is None:
             sigma = regression.noise_of(sums, new, SMALLEST_START_NOISE_SHARE * square)
         moved = np.abs(new - coef).max() / max(np.abs(new).max(), TINY)

@@ -186,7 +186,7 @@ def _first(server: PlainMean, moments: Floats) -> tuple[joint.Shared, float]:
 def _maximise(
     sums: Floats, moments: Floats, shared: joint.Shared, smallest: float, sigma: float | None
 ) -> joint.Shared:
-    coef = regression.maximise_coef(sums, shared.coef)
+    coef = regression.maximise(sums, shared.coef)
     if sigma is None:
         square = sums[:, -2].sum() / max(sums[:, -1].sum(), 1.0)
         floor = regression.SMALLEST_NOISE_SHARE * (square or 1.0)

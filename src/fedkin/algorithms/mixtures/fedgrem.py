@@ -47,6 +47,7 @@ from fedkin.algorithms.mixtures.settings import (
     JoinedSettings,
 )
 from fedkin.arrays import Arrays, Floats
+from fedkin.models.latent_classes import mixture_weights
 from fedkin.protocol import Algorithm, Ask, Program, Roster, Step
 from fedkin.settings import Flag, Number, Whole, one_of, setting
 from fedkin.shrinkage import shrink_adaptively, shrink_to_center
@@ -118,13 +119,13 @@ def improve(clients, cache, settings, common, personal, memory, keys, fields):
         batch = sites.Batch(cache, settings, keys.fold(number + 1), memory)
         statistics = family.expect(batch.rows, (weights, components, scale))
         if settings.site_step == "em":
-            new, n_halvings = family.maximise(family.sums(statistics), components), 0.0
+            new, n_halvings = family.model.maximise(statistics.packed, components), 0.0
         else:
             lengths, n_halvings = step_lengths(family, statistics, memory["first_weights"])
             new = family.gradient_step(statistics, components, lengths)
         new = thresholded(new, settings)
         components = batch.averaged("components", new)
-        weights = batch.averaged("weights", family.weights(statistics, weights))
+        weights = batch.averaged("weights", mixture_weights(statistics.counts, weights))
         new_scale = family.scale(batch.rows, statistics, new, scale)
         if new_scale is not scale:
             scale = batch.averaged("scale", new_scale)
@@ -147,7 +148,7 @@ def step_lengths(family, statistics, first_weights):
     """
     least = 1.0 / np.maximum(statistics.n_rows, 1.0)[:, None]
     lengths = family.settings.step_constant / np.maximum(first_weights, least)
-    ratio = lengths / family.longest_step(statistics)
+    ratio = lengths / family.model.longest_step(statistics)
     halvings = np.where(ratio > DIVERGES, np.ceil(np.log2(np.maximum(ratio, 1.0) / HALVED)), 0.0)
     return lengths * 0.5**halvings, halvings.sum(axis=1)
 

@@ -29,7 +29,7 @@ from fedkin.algorithms.mixtures.settings import (
 )
 from fedkin.alignment import align
 from fedkin.arrays import Array, Floats
-from fedkin.models.latent_classes import climb
+from fedkin.models.latent_classes import climb, mixture_weights
 from fedkin.protocol import Algorithm, Ask, LastReplies, Memory, Program, Roster, Step
 from fedkin.protocol.runs import About
 from fedkin.settings import Flag, Number, Start, Whole, one_of, setting
@@ -70,23 +70,20 @@ class LocalEmResult(MixtureResult):
         if not memories:
             return result
         components, heard = memories["components"], self.heard
-        order = align(components[heard]).permutations
-        aligned = np.take_along_axis(components[heard], order[..., None], axis=1)
-        centers = np.median(aligned, axis=0)
+        centers = align(components[heard]).reference
         components = np.where(heard[:, None, None], components, centers)
         return replace(result, components=components, centers=centers)
 
     def shared_by(self, n_clients: int) -> PooledEmResult:
         """The fit of one site that held everybody's rows, as everybody's."""
-        unknown, none = np.full(n_clients, np.nan), np.zeros(n_clients)
-        per_site = {
-            "site_loglik": unknown,
-            "site_rows": unknown,
-            "outlier_score": unknown,
-            "ambiguous": none.astype(bool),
-            "halvings": none,
-        }
-        return PooledEmResult(**{**self, **per_site})
+        unknown = np.full(n_clients, np.nan)
+        return PooledEmResult(
+            site_loglik=unknown,
+            site_rows=unknown,
+            loglik=self.loglik,
+            history_loglik=self.history_loglik,
+            converged=self.converged,
+        )
 
     def account(self, about: About) -> list[str]:
         """What left the sites."""
@@ -144,11 +141,11 @@ def _gradient_step(family):
     def step(rows, now):
         weights, components, scale = now
         statistics = family.expect(rows, now)
-        longest = DIVERGES * family.longest_step(statistics)
+        longest = DIVERGES * family.model.longest_step(statistics)
         lengths = np.minimum(family.settings.step_constant, longest)
         moved = family.gradient_step(statistics, components, lengths)
         scale = family.own_scale(rows, statistics, moved, scale)
-        weights = family.weights(statistics, weights)
+        weights = mixture_weights(statistics.counts, weights)
         return family.model.Parameters(weights, moved, scale), statistics.loglik
 
     return step
@@ -180,9 +177,6 @@ def program(roster: Roster, settings: LocalEmSettings) -> Program:
     return LocalEmResult(
         site_loglik=loglik,
         site_rows=rows,
-        outlier_score=np.full(m, np.nan),
-        ambiguous=np.zeros(m, dtype=bool),
-        halvings=np.zeros(m),
         loglik=np.nansum(loglik),
         history_loglik=np.array(history),
         converged=np.array(converged),

@@ -29,6 +29,8 @@ LEFT = {
     "spread": "Each site also sent the mean square of its target and of its features.",
     "moments": "Each site also sent sums of its x and of products of its x.",
 }
+# What is said of a site that was not compared with others.
+NOTHING_ODD: dict[str, Any] = {"outlier_score": np.nan, "ambiguous": False, "halvings": 0.0}
 WEIGHTS_STAYED = "Mixture weights stayed at the sites."
 
 
@@ -42,10 +44,10 @@ class MixtureResult(Result):
 
     site_loglik: Floats
     site_rows: Floats
-    outlier_score: Floats
-    ambiguous: Bools
-    halvings: Floats
     converged: Array
+    outlier_score: Floats = None  # type: ignore[assignment]
+    ambiguous: Bools = None  # type: ignore[assignment]
+    halvings: Floats = None  # type: ignore[assignment]
     components: Floats | None = None
     centers: Floats | None = None
     covariance: Floats | None = None
@@ -53,6 +55,12 @@ class MixtureResult(Result):
     between_variance: Floats | None = None
     weights: Floats | None = None
     scale: Floats | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, value in NOTHING_ODD.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, np.full(len(self.site_rows), value))
 
     @property
     def heard(self) -> Bools:

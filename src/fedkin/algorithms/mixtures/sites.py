@@ -13,6 +13,7 @@ import numpy as np
 from fedkin.algorithms.mixtures.families import family_of
 from fedkin.models import gaussian_mixture as gaussian
 from fedkin.models import regression_mixture as regression
+from fedkin.models.latent_classes import mixture_weights
 from fedkin.protocol import Field, Step
 
 # A variance that stands for "this site knows nothing of this component": infinity may not travel.
@@ -102,7 +103,7 @@ def settle(clients, cache, settings, common, personal, memory, keys):
     weights, components = memory["weights"], personal["components"]
     statistics = family.expect(cache, (weights, components, scale))
     if not personal["weights"].size:
-        weights = family.weights(statistics, weights)
+        weights = mixture_weights(statistics.counts, weights)
     return {"loglik": statistics.loglik}, {**memory, "weights": weights, "components": components}
 
 
@@ -131,7 +132,7 @@ def found_to(family, rows, components, scale, common):
     for _ in range(FIRST_PASSES):
         used = family.scale_in_use(scale, common)
         statistics = family.expect(rows, (weights, components, used))
-        weights = family.weights(statistics, weights)
+        weights = mixture_weights(statistics.counts, weights)
         if used is scale:
             scale = family.own_scale(rows, statistics, components, scale)
     return weights, scale
@@ -182,7 +183,8 @@ def with_optional(reply, fields, family, rows, statistics, fit, about=None):
     share = reply["rows"] / n_used
     made = dict(reply)
     if "variances" in fields:
-        own = family.variances(statistics, scale) / np.maximum(share, 1.0)[:, None]
+        known = scale if family.keeps_scale else None
+        own = family.model.sampling_variance(statistics, known) / np.maximum(share, 1.0)[:, None]
         made["variances"] = np.where(np.isfinite(own), own, UNKNOWN_VARIANCE)
     if "weights" in fields:
         made["weights"] = weights
