@@ -124,10 +124,12 @@ def _how(study: Study, facts: dict[str, Any]) -> str:
         for name, value in facts["environment"].items()
     )
     quick = " --quick" if facts["size"] == "quick" else ""
+    # Rows that were made in parts have no cost of their own.
+    spent = f", {facts['core_seconds']:.0f} core seconds" if "core_seconds" in facts else ""
     return (
         f"`python -m reproduction run {study.name}{quick}`: {facts['cells']} settings, "
-        f"{facts['replications']} replication{'s' * (facts['replications'] != 1)}, "
-        f"{facts['core_seconds']:.0f} core seconds ({versions})."
+        f"{facts['replications']} replication{'s' * (facts['replications'] != 1)}{spent} "
+        f"({versions})."
     )
 
 

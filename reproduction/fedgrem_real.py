@@ -261,8 +261,8 @@ def known(results: Results) -> list[str]:
             f"{white.mean:.1f} whitened"
         )
     return [
-        f"FedGrEM, Table 1: how pen digits are scaled is not stated, and decides: {'; '.join(told)} "
-        "(% wrong). Whitened, the start hardly matters: [few digits a "
+        "FedGrEM, Table 1: how pen digits are scaled is not stated, and decides: "
+        f"{'; '.join(told)} (% wrong). Whitened, the start hardly matters: [few digits a "
         "writer](studies/fedgrem-few-digits.md). Local-EM's number we cannot explain."
     ]
 

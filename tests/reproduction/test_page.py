@@ -72,7 +72,8 @@ def test_the_summary_fits_on_a_few_screens(page):
 
 
 def test_links_lead_somewhere(page):
-    for text in (page, (DOCS / "promises.md").read_text(encoding="utf-8")):
+    others = [(DOCS / name).read_text(encoding="utf-8") for name in ("promises.md", "evidence.md")]
+    for text in (page, *others):
         targets = re.findall(r'(?:\]\(|href="|src=")([^)"]+)', text)
         assert targets and not [t for t in targets if not (DOCS / t).exists()]
 

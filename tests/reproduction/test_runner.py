@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -266,3 +267,26 @@ def test_the_command_lists_and_refuses_unknown_names(tmp_path):
     assert isinstance(refused.exception, ValueError) and "reproduction list" in str(
         refused.exception
     )
+
+
+def test_studies_use_what_users_use_and_mathematics_but_nothing_in_between():
+    """So a study cannot break when algorithms, engines or messages change inside."""
+    folder = Path(catalogue.__code__.co_filename).parent
+    used = {
+        (path.name, module)
+        for path in folder.glob("*.py")
+        for module in re.findall(r"(?:from|import) fedkin\.(\w+)", path.read_text("utf-8"))
+    }
+    assert {"datasets", "clustering"} <= {module for _, module in used}
+    inside = {"algorithms", "engines", "protocol", "estimators", "privacy", "settings"}
+    assert not [place for place in used if place[1] in inside]
+
+
+def test_neither_wheel_nor_sdist_carries_studies():
+    import tomllib
+
+    root = Path(__file__).parents[2]
+    built = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]
+    assert built["targets"]["wheel"]["packages"] == ["src/fedkin"]
+    assert not [part for part in built["targets"]["sdist"]["include"] if "reproduction" in part]
+    assert not (root / "src" / "fedkin" / "studies").exists()
