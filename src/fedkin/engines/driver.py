@@ -201,13 +201,15 @@ def _ask_clients(
     rules: Rules,
     books: _Books,
 ) -> Record:
-    schema, dims = step.replies(ask.fields), step.dims(ask)
+    schema = step.replies(ask.fields)
     batches, failed = link.exchange(number, ask, asked)
     if link.gated:
         faults: Faults = {}
+        # One batch has nobody to agree with on open symbols.
+        dims = step.dims(ask) if len(batches) > 1 else {}
         replies = merged(schema, batches, dims, faults)
     else:
-        replies, faults = inspect(schema, batches, dims)
+        replies, faults = inspect(schema, batches, step.dims(ask))
     faults.update(failed)
     refusals = tuple(Refusal(number, roster.names[k], faults[k]) for k in sorted(faults))
     dropped = _silent(faults, rules, books, roster) if faults else ()

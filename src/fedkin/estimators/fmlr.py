@@ -219,7 +219,7 @@ class FMLR(RegressorMixin, FederatedEstimator):
                 "effect is lost in rounding; centre it before fitting",
                 RuntimeWarning,
             )
-        size = float(np.sqrt(np.median(np.square(federation.y))))
+        size = 0.0 if federation.y is None else float(np.sqrt(np.median(np.square(federation.y))))
         if self.sigma is None and 0 < self.sigma_ < ROUNDING_SHARE * size:
             self._warning(
                 f"the noise ({self.sigma_:.2g}) is too small beside the target ({size:.2g}) "

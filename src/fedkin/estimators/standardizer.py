@@ -78,7 +78,8 @@ class Standardizer(OneToOneFeatureMixin, TransformerMixin, FederatedEstimator):
         self.covariance_, self.whitening_ = result.covariance, result.whitening
         self.odd_sites_ = self.client_names_[result.odd]
         # Nothing is iterated; generic code may still ask.
-        self.converged_, self.history_ = True, {}
+        self.converged_ = True
+        self.history_: dict[str, np.ndarray] = {}
 
     def _warn(self, federation: Federation | None) -> None:
         degrees = self._result.degrees

@@ -36,6 +36,8 @@ class Step:
 
     def replies(self, fields: tuple[str, ...]) -> Schema:
         """The schema of a reply that holds these optional fields, too."""
+        if not fields:
+            return self.reply
         unknown = [name for name in fields if name not in self.optional]
         if unknown:
             raise ProtocolError(f"the step has no optional field {', '.join(unknown)}")
