@@ -23,10 +23,32 @@ class FedGMM(MixtureEstimator):
 
     Parameters
     ----------
+    n_components : int
+        Number of regressions R.
+    family : {"regression"}
+        Regressions of y on x; there is no other.
+    init : {"auto", "kmeans++", "federated"} or array of shape (R, p) or (m, R, p)
+        Where EM starts; see `FedGrEM`.
+    n_restarts : int
+        Starts that run side by side.
+    max_rounds : int
+        The most rounds.
+    tol : float
+        The fit ends when no component moves by more than this, relative to its size.
+    align : {"auto", "exhaustive", "stepwise", "assignment"}
+        How groups of sites are matched, see `fedkin.alignment.align`.
+    fraction : float
+        Share of the sites that is asked in each round.
     n_input_components : int
         Number of components of x, M.
-    others
-        As those of `FedGrEM`.
+    sigma : float or None
+        Noise of the regressions; None learns one for all sites.
+    fit_intercept : bool
+        Whether the regressions have an intercept.
+    random_state : int, RandomState or None
+        Decides the starts and who is asked.
+    engine : engine or None
+        Who reaches the sites; None holds all of them in this process.
 
     Attributes
     ----------
@@ -36,8 +58,7 @@ class FedGMM(MixtureEstimator):
         Covariances of the components of x.
     pair_weights_ : array of shape (m, M, R)
         Weights of every site's pairs, in process only; `weights_` are their sums over M.
-    others
-        As those of `FedGrEM`; `outlier_score_` and `between_variance_` are not known.
+    Besides, those of `FedGrEM`; `outlier_score_` and `between_variance_` are not known.
 
     Examples
     --------

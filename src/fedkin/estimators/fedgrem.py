@@ -67,8 +67,12 @@ class FedGrEM(MixtureEstimator):
         Whether the regressions have an intercept.
     solver : {"exact", "alternating"}
         How the paper's central update is solved; "alternating" makes two sweeps, as its script.
-    penalty_start, penalty_decay, penalty_constant : float
-        lambda[0], kappa_0 and C of the paper's B.1 (`shrinkage="paper"`).
+    penalty_start : float
+        lambda[0] of the paper's B.1 (`shrinkage="paper"`).
+    penalty_decay : float
+        kappa_0 of the paper's B.1.
+    penalty_constant : float
+        C of the paper's B.1.
     random_state : int, RandomState or None
         Decides the starts, mini-batches and who is asked.
     engine : engine or None
