@@ -1,7 +1,11 @@
-"""Run the cases and keep what they gave: `python -m tests.golden.record`."""
+"""Run the cases and keep what they gave: `python -m tests.golden.record [case ...]`.
+
+With names only these cases are recorded anew; the others stay as they are.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -132,11 +136,17 @@ def recorded() -> dict[str, dict[str, np.ndarray]]:
     return cases
 
 
-def main() -> None:
-    """Write the results of all cases."""
+def main(wanted: list[str]) -> None:
+    """Write the results of all cases, or of some beside those that are stored."""
+    strangers = set(wanted) - set(CASES)
+    if strangers:
+        raise SystemExit(f"there are no such cases: {', '.join(sorted(strangers))}")
     arrays: dict[str, np.ndarray] = {}
+    for case, found in recorded().items() if wanted else ():
+        if case not in wanted:
+            arrays |= {f"{case}/{attribute}": array for attribute, array in found.items()}
     started = time.process_time()
-    for case in CASES:
+    for case in wanted or CASES:
         before = time.process_time()
         for attribute, array in outcome_of(case).items():
             if array.dtype.kind not in KEPT_KINDS:
@@ -151,4 +161,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
