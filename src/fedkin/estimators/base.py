@@ -44,7 +44,7 @@ class FederatedEstimator(BaseEstimator):
     _settings: ClassVar[type[Settings]]
     _fixed: ClassVar[Mapping[str, Any]] = {}
     _needs_target: ClassVar[bool] = True
-    _private: ClassVar[tuple[str, ...]] = ("_run", "_used", "_result", "_position", "_adapted")
+    _private: ClassVar[tuple[str, ...]] = ("_run", "_used", "_result", "_adapted")
     """Attributes of a fit that are nobody else's business."""
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -107,9 +107,13 @@ class FederatedEstimator(BaseEstimator):
         self.refusals_ = run.refusals
         self.dropped_ = run.dropped
         self.n_rounds_ = run.traffic.rounds
-        self._position = {name: k for k, name in enumerate(run.roster.names)}
         self._adapted: dict[str, Any] = {}
         self._read(run)
+
+    @property
+    def _position(self) -> Mapping[str, int]:
+        """Where each site of the fit stands, by its name."""
+        return self._run.roster.positions
 
     def _read(self, run: Run) -> None:
         """Fitted attributes from the result and, in process, from the sites' memories."""
