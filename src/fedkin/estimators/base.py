@@ -85,7 +85,7 @@ class FederatedEstimator(BaseEstimator):
     _settings: ClassVar[type[Settings]]
     _fixed: ClassVar[Mapping[str, Any]] = {}
     _needs_target: ClassVar[bool] = True
-    _private: ClassVar[tuple[str, ...]] = ("_run", "_used", "_result", "_position", "_adapted")
+    _private: ClassVar[tuple[str, ...]] = ("_run", "_used", "_result", "_adapted")
     """Attributes of a fit that are nobody else's business."""
     _words: ClassVar[Mapping[str, str]] = SHARED_WORDS
     """What docstrings of subclasses need not repeat (`fedkin.estimators.words`)."""
@@ -152,9 +152,13 @@ class FederatedEstimator(BaseEstimator):
         self.refusals_ = run.refusals
         self.dropped_ = run.dropped
         self.n_rounds_ = run.traffic.rounds
-        self._position = {name: k for k, name in enumerate(run.roster.names)}
         self._adapted: dict[str, Any] = {}
         self._read(run)
+
+    @property
+    def _position(self) -> Mapping[str, int]:
+        """Where each site of the fit stands, by its name."""
+        return self._run.roster.positions
 
     def _read(self, run: Run) -> None:
         """Fitted attributes from the result and, in process, from the sites' memories."""

@@ -207,13 +207,22 @@ class FMLR(RegressorMixin, FederatedEstimator):
                 "effect is lost in rounding; centre it before fitting",
                 RuntimeWarning,
             )
-        size = 0.0 if federation.y is None else float(np.sqrt(np.median(np.square(federation.y))))
-        if self.sigma is None and 0 < self.sigma_ < ROUNDING_SHARE * size:
+        size = self._size_that_drowns_the_noise(federation.y)
+        if size is not None:
             self._warning(
                 f"the noise ({self.sigma_:.2g}) is too small beside the target ({size:.2g}) "
                 "to be told from rounding; centre y before fitting",
                 RuntimeWarning,
             )
+
+    def _size_that_drowns_the_noise(self, y: np.ndarray | None) -> float | None:
+        """The typical size of the target, if learnt noise is lost beside it."""
+        if y is None or not y.size or self.sigma is not None or not self.sigma_ > 0:
+            return None
+        if self.sigma_ >= ROUNDING_SHARE * max(y.max(), -y.min()):
+            return None  # the largest is quickly found, and no median is larger
+        size = float(np.sqrt(np.median(np.square(y))))
+        return size if self.sigma_ < ROUNDING_SHARE * size else None
 
     # ------------------------------------------------------------ use
 
