@@ -144,6 +144,12 @@ INTRODUCTION = (
 SUMMARY_COLUMNS = ("", "the paper says", "holds", "farthest from a printed number", "why")
 PROMISE_COLUMNS = ("study", "promise", "found", "promised", "")
 PICTURES_A_LINE = 4
+PLURAL = {
+    "holds": "hold",
+    "FAILS": "**fail**",
+    "not run": "were not run",
+    "withdrawn": "are withdrawn",
+}
 
 
 def write_page(studies: Iterable[Study], out: Path) -> Path:
@@ -214,7 +220,7 @@ def _own(study: Study, run: Run) -> list[str]:
     counts = {word: verdicts.count(word) for word in dict.fromkeys(verdicts)}
     return [
         study.protocol.split(". ")[0] + ".",
-        ", ".join(f"{count} {word}" for word, count in counts.items()) or "none",
+        ", ".join(f"{count} {PLURAL[word]}" for word, count in counts.items()) or "none",
     ]
 
 
@@ -241,8 +247,7 @@ def _promises_in_short(promised: Sequence[tuple[Study, Promise]]) -> list[str]:
     """How many hold, and those that do not."""
     verdicts = [promise.verdict for _, promise in promised]
     counts = {w: verdicts.count(w) for w in ("holds", "FAILS", "not run", "withdrawn")}
-    words = {"holds": "hold", "FAILS": "fail", "not run": "were not run", "withdrawn": "withdrawn"}
-    told = ", ".join(f"{counts[word]} {words[word]}" for word in words if counts[word])
+    told = ", ".join(f"{counts[word]} {PLURAL[word]}" for word in PLURAL if counts[word])
     open_ = [(study, promise) for study, promise in promised if promise.verdict != "holds"]
     parts = [
         "## What we promise",
