@@ -274,3 +274,15 @@ def test_clipped_scatter_is_that_of_weighted_rows():
             weight = own[:, r] * np.minimum(1.0, 1.5 / length) ** 2
             total += ((X - about[k, r]) * weight[:, None]).T @ (X - about[k, r])
         np.testing.assert_allclose(scatter[k], total / expected_share, rtol=5e-3)
+
+
+@pytest.mark.parametrize("ratio", [0.5, 1.0, 1.89, 1.91, 2.0, 2.9, 3.1, 5.0, 6.1, 40.0, 1e4])
+def test_steps_converge_on_a_bowl_and_are_halved_no_more_than_that_needs(ratio):
+    """A step of `ratio` over the curvature multiplies the distance from the bottom by 1 - ratio."""
+    family = GaussianFamily(FedGremSettings(step_constant=ratio))
+    counts, packed = np.full((1, 1), 10.0), np.full((1, 1, 3), 10.0)
+    one_group = gaussian.Statistics(counts, packed, np.zeros(1), np.array([10.0]))
+    (length,), halvings = step_lengths(family, one_group, np.ones((1, 1)))
+    assert abs(1.0 - length[0]) < 0.9
+    assert length[0] * 2.0 ** halvings[0] == pytest.approx(ratio)
+    assert halvings[0] == 0 or length[0] >= 0.7

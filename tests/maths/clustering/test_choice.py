@@ -147,3 +147,11 @@ def test_no_method_chooses_more_than_the_largest_number(method):
     corners = np.array([[0.0, 0.0], [3.0, 0.0], [10.0, 0.0], [13.0, 0.0]])
     points = np.repeat(corners, 8, axis=0) + 0.05 * rng.normal(size=(32, 2))
     assert choose_n_clusters(points, method, 2).n_clusters == 2
+
+
+@pytest.mark.parametrize("n_points", [60, 150])
+def test_evenly_spaced_points_are_one_cluster(n_points):
+    """They fall into halves better than normal points do, yet no better than uniform ones."""
+    points = np.linspace(0.0, 1.0, n_points)[:, None]
+    chosen = choose_n_clusters(points, "gap", max_clusters=4)
+    assert chosen.n_clusters == 1 and chosen.score < 1.0
