@@ -2,9 +2,9 @@
 
 Fixed columns are turned into orthonormal ones (over all rows together); directions the rows do not
 determine are left out, which is the least-norm solution in columns of unit length. Random columns
-get root mean square one; where the intercept is random too, and the covariance allows it, they are
-centred as well, so that a site's level and its slopes are told apart. The target loses its ordinary
-least-squares fit before anything is compared: what is left has no large mean to lose digits to.
+get root mean square one; a full covariance may be looked for in any mixture of them, so there they
+are made orthonormal too. The target loses its ordinary least-squares fit before anything is
+compared: what is left has no large mean to lose digits to.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def prepare(
     own = columns[:, : fixed.basis.shape[1] + 1]
     total = own.T @ gram @ own
     products = _products(statistics, random, spread, columns)
-    shape = shape_of(covariance, len(random), blocks)
+    shape = shape_of(covariance, spread.shape[1], blocks)
     prepared = Prepared(
         products,
         0.5 * (total + total.T),
@@ -105,30 +105,32 @@ def independent_columns(gram: Floats, rank: int) -> Indices:
 def random_coordinates(
     gram: Floats, n_rows: float, random: Indices, covariance: Covariance, fit_intercept: bool
 ) -> tuple[Floats, Indices]:
-    """`spread` (q, q): X[:, random] spread are the columns worked with; and blocks (q,).
+    """`spread` (q, r): X[:, random] spread are the columns worked with; and blocks (r,).
 
-    With "diagonal" the model says that the columns' own effects are uncorrelated: they are scaled
-    and not mixed. "isotropic" is one variance for all features, and one for the intercept, after
-    standardising.
+    Columns that depend on each other have r < q. With "diagonal" the model says that the columns'
+    own effects are uncorrelated: they are scaled and not mixed. "isotropic" is one variance for
+    all features, and one for the intercept, after standardising.
     """
-    intercept = len(gram) - 1
-    level = np.flatnonzero(random == intercept) if fit_intercept else np.zeros(0, dtype=np.intp)
-    mean = gram[intercept, random] / n_rows if fit_intercept else np.zeros(len(random))
-    square = np.diag(gram)[random] / n_rows
-    centred = bool(len(level)) and covariance != "diagonal"
-    take_out = mean if centred or (fit_intercept and covariance == "isotropic") else 0.0 * mean
-    variance = square - take_out**2
-    # A column that does not vary is its own scale.
-    variance = np.where(variance > RANK_TOLERANCE * square, variance, square)
-    size = np.sqrt(np.where(variance > 0, variance, 1.0))
-    size[level] = 1.0
-    spread = np.diag(1.0 / size)
     blocks = np.zeros(len(random), dtype=np.intp)
-    blocks[level] = 1
-    if centred:
-        shift = -mean / size
-        shift[level] = 1.0
-        spread[level[0]] = shift
+    if covariance == "full":
+        spread = np.sqrt(n_rows) * fixed_coordinates(gram[np.ix_(random, random)]).basis
+        return spread, blocks[: spread.shape[1]]
+    square = np.diag(gram)[random] / n_rows
+    size = np.sqrt(np.where(square > 0, square, 1.0))
+    if covariance == "diagonal" or not fit_intercept:
+        return np.diag(1.0 / size), blocks
+    intercept = len(gram) - 1
+    mean = gram[intercept, random] / n_rows
+    level = np.flatnonzero(random == intercept)
+    variance = square - mean**2
+    # A column that does not vary is its own scale.
+    size = np.sqrt(np.where(variance > RANK_TOLERANCE * square, variance, size**2))
+    spread = np.diag(1.0 / size)
+    if len(level):
+        # Features' effects turn about their mean, not about zero, where the level is free.
+        spread[level[0]] = -mean / size
+        spread[level[0], level[0]] = 1.0
+        blocks[level] = 1
     return spread, blocks
 
 
@@ -137,8 +139,7 @@ def _columns(
 ) -> Floats:
     """(X, y) columns = (fixed columns, target, random columns) worked with, (d + 1, p + 1 + q)."""
     d, p = basis.shape
-    q = len(random)
-    out = np.zeros((d + 1, p + 1 + q))
+    out = np.zeros((d + 1, p + 1 + spread.shape[1]))
     out[:d, :p] = basis
     out[:d, p], out[d, p] = -offset / scale, 1.0 / scale
     out[random, p + 1 :] = spread
@@ -149,5 +150,5 @@ def _products(statistics: Floats, random: Indices, spread: Floats, columns: Floa
     """Z'(X, y, Z) of every client in the columns worked with, (q, p + 1 + q, m)."""
     raw = target_products(statistics, random)
     q, d1, m = raw.shape
-    mixed = (spread.T @ raw.reshape(q, -1)).reshape(q, d1, m)
+    mixed = (spread.T @ raw.reshape(q, -1)).reshape(spread.shape[1], d1, m)
     return np.ascontiguousarray(np.matmul(columns.T, mixed))

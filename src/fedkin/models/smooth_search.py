@@ -1,7 +1,7 @@
 """Minimum of a smooth function of a few numbers, down to a slope that is zero but for rounding.
 
-SciPy's L-BFGS-B goes downhill until values cannot be told apart; from there quasi-Newton steps on
-the slope alone go on, which rounding of the values does not stop.
+SciPy's BFGS goes downhill until values cannot be told apart; from there quasi-Newton steps on the
+slope alone go on, which rounding of the values does not stop.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Objective = Callable[[Floats], tuple[float, Floats]]
 
-MOST_STEPS = 500
-# Corrections L-BFGS keeps.
-MEMORY = 30
+MOST_STEPS = 3000
+# Slope at which going downhill hands over: a line search still sees values of 1e5 change.
+DOWNHILL = 1e-2
 MOST_REFINEMENTS = 40
 # Step for slopes' differences: the third derivative's share and rounding's are both about 1e-8.
 DIFFERENCE = 1e-4
@@ -47,25 +47,21 @@ def minimise(objective: Objective, start: Floats, tol: float = 1e-7) -> Found:
 
     if not len(start):
         return Found(start, counted(start)[0], 0.0, count)
-    first, slope = counted(start)
-    # L-BFGS-B's first step is the slope itself: as long as half a unit at most.
-    scale = min(1.0, 0.5 / max(float(np.linalg.norm(slope)), 1e-300))
+    first = counted(start)[0]
 
     def shifted(point: Floats) -> tuple[float, Floats]:
         value, gradient = counted(point)
-        return scale * (value - first), scale * gradient
+        return value - first, gradient
 
-    options = {
-        "maxcor": MEMORY,
-        "ftol": 0.0,
-        "gtol": 0.1 * tol * scale,
-        "maxiter": MOST_STEPS,
-        "maxfun": MOST_STEPS,
-        "maxls": 30,
-    }
-    ended = minimize(shifted, start, jac=True, method="L-BFGS-B", options=options)
-    inverse = scale * ended.hess_inv.todense() if ended.nit else np.eye(len(start))
-    point, gradient = refine(counted, ended.x, inverse, tol)
+    point, inverse, gradient = start, np.eye(len(start)), np.inf
+    for hand_over in (DOWNHILL, DOWNHILL**2, tol):
+        options = {"gtol": hand_over, "maxiter": MOST_STEPS, "hess_inv0": inverse}
+        with np.errstate(all="ignore"):  # line searches try points far out
+            ended = minimize(shifted, point, jac=True, method="BFGS", options=options)
+        inverse = 0.5 * (ended.hess_inv + ended.hess_inv.T)
+        point, gradient = refine(counted, ended.x, inverse, tol)
+        if gradient <= tol:
+            break
     return Found(point, counted(point)[0], gradient, count)
 
 
