@@ -18,7 +18,7 @@ factor of all clients is a loop over the q columns, each step of which is one pa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -70,6 +70,15 @@ class Prepared:
     def total_rows(self) -> float:
         """Weighted number of rows N."""
         return float(self.weights @ self.n_rows)
+
+    def of_clients(self, who: NDArray[np.intp]) -> Prepared:
+        """The same coordinates with some clients' own sums; the totals stay everybody's."""
+        return replace(
+            self,
+            products=self.products[:, :, who],
+            n_rows=self.n_rows[who],
+            weights=self.weights[who],
+        )
 
 
 class Sums(NamedTuple):
