@@ -134,6 +134,13 @@ def random_coordinates(
     return spread, blocks
 
 
+def worked_columns(prepared: Prepared) -> Floats:
+    """(X, y) times this are the fixed columns, the target and the random columns worked with."""
+    return _columns(
+        prepared.basis, prepared.offset, prepared.scale, prepared.random, prepared.spread
+    )
+
+
 def _columns(
     basis: Floats, offset: Floats, scale: float, random: Indices, spread: Floats
 ) -> Floats:
