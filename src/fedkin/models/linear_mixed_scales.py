@@ -141,6 +141,11 @@ def worked_columns(prepared: Prepared) -> Floats:
     )
 
 
+def products_of(prepared: Prepared, statistics: Floats) -> Floats:
+    """Z'(X, y, Z) of further clients in the same coordinates, (q, p + 1 + q, k)."""
+    return _products(statistics, prepared.random, prepared.spread, worked_columns(prepared))
+
+
 def _columns(
     basis: Floats, offset: Floats, scale: float, random: Indices, spread: Floats
 ) -> Floats:
