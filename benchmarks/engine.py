@@ -11,6 +11,7 @@ from benchmarks.table import Promise, Row
 from fedkin.engines import InProcess
 from fedkin.federation import Federation
 from fedkin.protocol import Algorithm, Ask, Field, Step
+from fedkin.settings import NoSettings
 
 ROUNDS = {"full": 3000, "quick": 1000, "toy": 10}
 MOST_SECONDS = 50e-6
@@ -38,7 +39,9 @@ def rows(effort: Effort) -> Iterator[Row]:
     common = {"coef": Field(("K", "d"), ""), "sigma": Field((), "")}
     algorithm = Algorithm("idle", {"nothing": Step(nothing, SCHEMA, common)}, program)
     clients = Federation.from_groups(np.zeros((20, 2)), np.repeat(np.arange(10), 2))
-    found = race({"engine": lambda: InProcess().run(algorithm, {}, clients)}, effort)["engine"]
+    found = race({"engine": lambda: InProcess().run(algorithm, NoSettings(), clients)}, effort)[
+        "engine"
+    ]
     yield Row(
         "engine, round of 10 idle sites",
         found.seconds / n_rounds,

@@ -18,8 +18,8 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from fedkin import FGPR, Federation, LocalGP
 from fedkin.datasets import load_turbofan
+from fedkin.estimators.curve_plots import calibration, posterior_bands
 from fedkin.report import page
-from fedkin.report.curve_plots import calibration, posterior_bands
 from fedkin.tables import Summary, Table
 
 READINGS = 8

@@ -1,9 +1,11 @@
 """The arrows of the design: a room imports only rooms that stand above it."""
 
 import ast
+import re
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[1] / "src" / "fedkin"
+TOP = Path(__file__).parents[1]
+SOURCE = TOP / "src" / "fedkin"
 
 ROOMS = (
     "__init__",
@@ -29,7 +31,6 @@ ROOMS = (
     "inference",
     "estimators",
     "datasets",
-    "studies",
     "report",
     "cli",
 )
@@ -105,3 +106,23 @@ def test_the_package_answers_without_loading_heavy_libraries():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     ).stdout.split()
     assert not set(loaded) & (LAZY - {"rich"}) and "scipy" not in loaded and "numpy" not in loaded
+
+
+def test_the_page_lists_the_rooms_in_their_order():
+    page = (TOP / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    table = page.split("## Rooms")[1].split("##")[0]
+    firsts = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert tuple(re.findall(r"`(\w+)`", " ".join(firsts))) == ROOMS[1:]
+
+
+def test_every_decision_has_a_date_a_status_and_a_reason():
+    folder = TOP / "docs" / "decisions"
+    index = (folder / "README.md").read_text(encoding="utf-8")
+    files = sorted(folder.glob("0*.md"))
+    assert files and all(f"({path.name})" in index for path in files)
+    for number, path in enumerate(files, start=1):
+        records = path.read_text(encoding="utf-8").split("\n## ")[1:]
+        for place, record in enumerate(records, start=1):
+            assert record.startswith(f"{number}.{place} "), path
+            assert re.search(r"^\*\d{4}-\d\d-\d\d; (stands|superseded)", record, flags=re.M)
+            assert all(f"**{word}.**" in record for word in ("Context", "Decision", "Reason"))

@@ -32,23 +32,22 @@ from math import factorial, log
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.optimize import linear_sum_assignment
+from scipy.spatial.distance import cdist
 from scipy.special import chdtri
 
+from fedkin.arrays import Bools, Floats, Indices
 from fedkin.ties import RELATIVE, first_least, tied_order, tied_ranks
 
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
-Ints = NDArray[np.intp]
 Method = Literal["auto", "exhaustive", "stepwise", "assignment"]
 
 #: "exhaustive" keeps one number for each way to label all sites: 1e7 of them are 80 MB.
 MAX_LABELLINGS = 10_000_000
 #: "auto" tries all labellings only if that takes no longer than the other methods.
 FEW_LABELLINGS = 10_000
-#: Squared distances computed by products are exact to about this fraction of squared lengths.
-ROUNDING = 1e-13
+#: Differences of squared distances are exact to about this fraction of squared lengths.
+SQUARES_EXACT_TO = 1e-13
 #: Entries of the distance tables worked on at a time: 4 MB, about one core's cache.
 BLOCK_ENTRIES = 500_000
 #: Orders of the sites tried by "stepwise". An order that begins with a few honest sites succeeds;
@@ -69,7 +68,7 @@ CLEAR_ODDS = 20.0
 class Alignment(NamedTuple):
     """Result of `align`."""
 
-    permutations: Ints  #: (m, R), components[k][permutations[k]] are aligned
+    permutations: Indices  #: (m, R), components[k][permutations[k]] are aligned
     ambiguous: Bools  #: (m,), the site's labels are in doubt
     reference: Floats  #: (R, d), coordinatewise median of the aligned components
 
@@ -109,35 +108,26 @@ def align(
     points = points[usable] - origin
     if reference is not None:
         target = _checked_reference(reference, points) - origin
-        found = _nearest_labels(points, target)
+        own = _nearest_labels(points, target)
     else:
-        found = _choose(method, n_sites=len(points), n_components=n_components)(
-            points, np.random.default_rng(random_state)
-        )
-        target = _reference(points, found)
+        aligner = _choose(method, len(points), n_components)
+        own = aligner(points, np.random.default_rng(random_state))
+        target = _reference(points, own)
         order = _by_coordinates(target + origin)
-        found, target = found[:, order], target[order]
-    permutations[usable] = found
-    ambiguous[usable] = _in_doubt(_relabel(points, found), target)
+        own, target = own[:, order], target[order]
+    permutations[usable] = own
+    ambiguous[usable] = _in_doubt(_relabel(points, own), target)
     return Alignment(permutations, ambiguous, target + origin)
 
 
-def _by_coordinates(reference: Floats) -> Ints:
+def _by_coordinates(reference: Floats) -> Indices:
     """Order of the rows (R, d) by their first coordinate; what ties there, by the next."""
     rounding = RELATIVE * np.abs(reference).max(axis=0, initial=0.0)
     columns = list(zip(reference.T, rounding))[::-1]
     return np.lexsort([tied_ranks(column, floor) for column, floor in columns])
 
 
-def score(aligned: Floats) -> float:
-    """Sum of distances between equal components of all pairs of sites; aligned (m, R, d)."""
-    return sum(
-        float(np.linalg.norm(aligned[site + 1 :] - aligned[site], axis=2).sum())
-        for site in range(len(aligned))
-    )
-
-
-Aligner = Callable[[Floats, np.random.Generator], Ints]
+Aligner = Callable[[Floats, np.random.Generator], Indices]
 
 
 def _choose(method: str, n_sites: int, n_components: int) -> Aligner:
@@ -159,7 +149,7 @@ def _choose(method: str, n_sites: int, n_components: int) -> Aligner:
 # --- the three methods: points (m, R, d) in, permutations (m, R) out ------------------------------
 
 
-def _exhaustive(points: Floats, _: np.random.Generator) -> Ints:
+def _exhaustive(points: Floats, _: np.random.Generator) -> Indices:
     """The least score over all labellings; site 0 keeps its own, which loses nothing."""
     n_sites, n_components, _features = points.shape
     if n_components == 1:
@@ -168,7 +158,7 @@ def _exhaustive(points: Floats, _: np.random.Generator) -> Ints:
     choices = [candidates[:1], *[candidates] * (n_sites - 1)]
     totals = np.zeros(tuple(len(choice) for choice in choices))  # an axis for each site
     for left, right in combinations(range(n_sites), 2):
-        table = _distances(points[left], points[right])
+        table = cdist(points[left], points[right])
         costs = table[choices[left][:, None], choices[right]].sum(axis=2)
         totals += np.expand_dims(
             costs, [site for site in range(n_sites) if site not in (left, right)]
@@ -177,7 +167,7 @@ def _exhaustive(points: Floats, _: np.random.Generator) -> Ints:
     return candidates[np.array(best, dtype=np.intp)]
 
 
-def _stepwise(points: Floats, random: np.random.Generator) -> Ints:
+def _stepwise(points: Floats, random: np.random.Generator) -> Indices:
     """Site after site against those already placed, in several orders; the least score wins."""
     orders = [np.arange(len(points))]
     orders += [random.permutation(len(points)) for _ in range(N_ORDERS - 1)]
@@ -185,7 +175,7 @@ def _stepwise(points: Floats, random: np.random.Generator) -> Ints:
     return trials[first_least([total for _, total in trials])][0]
 
 
-def _place_in_order(points: Floats, order: Ints) -> tuple[Ints, float]:
+def _place_in_order(points: Floats, order: Indices) -> tuple[Indices, float]:
     """Permutations (m, R) and score when the sites are placed in this order."""
     n_sites, n_components, n_features = points.shape
     permutations = np.tile(np.arange(n_components), (n_sites, 1))
@@ -194,7 +184,7 @@ def _place_in_order(points: Floats, order: Ints) -> tuple[Ints, float]:
     total = 0.0
     for count in range(1, n_sites):
         site = order[count]
-        distances = _distances(placed[:count].reshape(-1, n_features), points[site])
+        distances = cdist(placed[:count].reshape(-1, n_features), points[site])
         costs = distances.reshape(count, n_components, n_components).sum(axis=0)
         slots, chosen = linear_sum_assignment(costs)
         permutations[site] = chosen
@@ -203,7 +193,7 @@ def _place_in_order(points: Floats, order: Ints) -> tuple[Ints, float]:
     return permutations, total
 
 
-def _assignment(points: Floats, _: np.random.Generator) -> Ints:
+def _assignment(points: Floats, _: np.random.Generator) -> Indices:
     """Labels and a coordinatewise median as reference, in turn to a fixed point, from a good start.
 
     Starts are compared on a subset of the sites if there are many, then the best is refined on all.
@@ -216,7 +206,7 @@ def _assignment(points: Floats, _: np.random.Generator) -> Ints:
     return _to_fixed_point(points, best.reference).permutations
 
 
-def _by_centrality(points: Floats) -> Ints:
+def _by_centrality(points: Floats) -> Indices:
     """Sites (m,) from typical to odd, judged by what does not depend on their labels.
 
     Each coordinate of a site's components is sorted; typical sites are near the median of these.
@@ -227,7 +217,7 @@ def _by_centrality(points: Floats) -> Ints:
     return tied_order(oddness)
 
 
-def _evenly(sites: Ints, count: int) -> Ints:
+def _evenly(sites: Indices, count: int) -> Indices:
     """At most `count` of the sites, evenly spaced, the first one among them."""
     picks = np.arange(min(count, len(sites))) * len(sites) // min(count, len(sites))
     return sites[picks]
@@ -237,7 +227,7 @@ class _Fit(NamedTuple):
     """Sites labelled against a reference, and the sum of their distances to it."""
 
     reference: Floats  #: (R, d)
-    permutations: Ints  #: (m, R)
+    permutations: Indices  #: (m, R)
     cost: float
 
 
@@ -257,14 +247,14 @@ def _to_fixed_point(points: Floats, reference: Floats) -> _Fit:
     return fit
 
 
-def _reference(points: Floats, permutations: Ints) -> Floats:
+def _reference(points: Floats, permutations: Indices) -> Floats:
     return np.median(_relabel(points, permutations), axis=0)
 
 
 # --- labels against a reference ------------------------------------------------------------------
 
 
-def _nearest_labels(points: Floats, reference: Floats) -> Ints:
+def _nearest_labels(points: Floats, reference: Floats) -> Indices:
     """Permutations (m, R) with the least sum of distances to the reference (R, d), site by site."""
     n_sites, n_components, _ = points.shape
     permutations = np.empty((n_sites, n_components), dtype=np.intp)
@@ -273,13 +263,13 @@ def _nearest_labels(points: Floats, reference: Floats) -> Ints:
     return permutations
 
 
-def _least_cost_labels(tables: Floats) -> Ints:
+def _least_cost_labels(tables: Floats) -> Indices:
     """Solve one assignment problem for each table (m, R, R) of slot against component.
 
     Where every slot's nearest component is another one, that is the solution; only the other sites
     need the assignment algorithm.
     """
-    labels: Ints = tables.argmin(axis=2)
+    labels: Indices = tables.argmin(axis=2)
     clash = (np.sort(labels, axis=1) != np.arange(tables.shape[1])).any(axis=1)
     for site in np.flatnonzero(clash):
         labels[site] = linear_sum_assignment(tables[site])[1]
@@ -287,20 +277,13 @@ def _least_cost_labels(tables: Floats) -> Ints:
 
 
 def _distance_tables(points: Floats, reference: Floats) -> Floats:
-    """Distances (m, R, R) of reference r (second axis) to component j (third), by one product."""
+    """Distances (m, R, R) of reference r (second axis) to component j (third)."""
     n_sites, n_components, n_features = points.shape
-    tables = _distances(points.reshape(-1, n_features), reference)
+    tables = cdist(points.reshape(-1, n_features), reference)
     return tables.reshape(n_sites, n_components, n_components).transpose(0, 2, 1)
 
 
-def _distances(left: Floats, right: Floats) -> Floats:
-    """Distances (a, b) between the rows of left (a, d) and right (b, d)."""
-    squares = (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1) - 2 * left @ right.T
-    distances: Floats = np.sqrt(np.maximum(squares, 0.0))
-    return distances
-
-
-def _relabel(points: Floats, permutations: Ints) -> Floats:
+def _relabel(points: Floats, permutations: Indices) -> Floats:
     return np.take_along_axis(points, permutations[:, :, None], axis=1)
 
 
@@ -326,7 +309,8 @@ def _in_doubt(aligned: Floats, reference: Floats) -> Bools:
     n_sites, n_features = len(aligned), aligned.shape[2]
     correction = n_sites / max(n_sites - 1, 1)  # the reference is fitted to the same sites
     variance = correction * typical / chdtri(n_features, 0.5)
-    rounding = ROUNDING * ((aligned**2).sum(axis=2).max(axis=1) + (reference**2).sum(axis=1).max())
+    longest = (aligned**2).sum(axis=2).max(axis=1) + (reference**2).sum(axis=1).max()
+    rounding = SQUARES_EXACT_TO * longest
     return _another_within(aligned, reference, 2 * log(CLEAR_ODDS) * variance + rounding)
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from fedkin.arrays import Floats, Indices
+from fedkin.arrays import Array, Floats, Indices
 from fedkin.frames import (
     READERS,
     FederationError,
@@ -51,14 +51,14 @@ class Bucket:
     width: int
 
     def pack(self, rows: Floats) -> Floats:
-        """Rows (N, d) or (N,) to feature-major blocks (k, d, width) or (k, width), zero padded."""
+        """Rows (N, d) or (N,) as zero-padded blocks (k, d, width) or (k, width), features first."""
         block = self.stack(rows)
         return block.copy() if rows.ndim == 1 else block.transpose(0, 2, 1).copy()
 
     def stack(self, rows: Floats) -> Floats:
-        """Rows (N, d) or (N,) to blocks (k, width, d) or (k, width), zero padded; to be read only.
+        """Rows (N, d) or (N,) as zero-padded blocks (k, width, d) or (k, width), to be read only.
 
-        Clients of one size, one after another, are not copied.
+        Rows of clients of one size that stand one after another are not copied.
         """
         if (self.sizes == self.width).all() and (np.diff(self.starts) == self.width).all():
             k, first = len(self.starts), self.starts[0]
@@ -72,10 +72,19 @@ class Bucket:
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """m clients with d features each; rows of client k are `X[offsets[k]:offsets[k + 1]]`.
+    """The rows of m clients with d features; those of client k are `X[offsets[k]:offsets[k + 1]]`.
 
     Build one with `from_groups`, `from_clients`, `from_frame` or `from_files`. Clients are kept in
     the order of their names ('site-2' before 'site-10').
+
+    Examples
+    --------
+    >>> from fedkin import Federation
+    >>> data = Federation.from_groups([[1.0], [2.0], [5.0]], ["b", "a", "b"], y=[0.0, 1.0, 2.0])
+    >>> data.names, data.sizes.tolist()
+    (('a', 'b'), [1, 2])
+    >>> data.client(1)[1].tolist()
+    [0.0, 2.0]
     """
 
     X: Floats
@@ -98,7 +107,7 @@ class Federation:
         feature_names: Sequence[str] | None = None,
         target_name: str | None = None,
     ) -> Federation:
-        """From one table and a site name per row."""
+        """Make a federation from one table and a site name per row."""
         table, features = numeric_table(X)
         features = features if feature_names is None else tuple(feature_names)
         labels = site_labels(groups)
@@ -125,7 +134,10 @@ class Federation:
     def from_clients(
         cls, clients: Mapping[Any, Any] | Sequence[Any], target_name: str = "y"
     ) -> Federation:
-        """From a mapping name -> X or (X, y), or a list of these (named site-1, site-2, ...)."""
+        """Make a federation from X or (X, y) of every site: a mapping by name, or a list.
+
+        Sites of a list are called site-1, site-2, ...
+        """
         if not isinstance(clients, Mapping):
             clients = {f"site-{i + 1}": client for i, client in enumerate(clients)}
         if not clients:
@@ -167,7 +179,7 @@ class Federation:
         target: str | None = None,
         features: Sequence[str] | None = None,
     ) -> Federation:
-        """From a pandas, polars or pyarrow table with a column of site names.
+        """Make a federation from a pandas, polars or pyarrow table with a column of site names.
 
         `features` defaults to all columns but the site's and the target's.
         """
@@ -205,17 +217,19 @@ class Federation:
         files: Mapping[Any, str | Path] | Sequence[str | Path] | str | Path,
         target: str | None = None,
     ) -> Federation:
-        """From one CSV, Parquet or npz file per site: a mapping, a list, or a folder.
+        """Make a federation from one CSV, Parquet or npz file per site.
+
+        `files` is a mapping by name, a list, or a folder.
 
         A site is called after its file unless a mapping says otherwise; an npz file holds `X` and,
         if there is a target, `y`.
         """
         if isinstance(files, str | Path):
             folder = Path(files)
-            found = sorted(p for p in folder.iterdir() if p.suffix in READERS or p.suffix == ".npz")
-            if not found:
+            readable = {*READERS, ".npz"}
+            files = sorted(path for path in folder.iterdir() if path.suffix in readable)
+            if not files:
                 raise ValueError(f"no CSV, Parquet or npz files in {folder}")
-            files = found
         if not isinstance(files, Mapping):
             stems = [Path(f).stem for f in files]
             twice = {stem for stem in stems if stems.count(stem) > 1}
@@ -228,9 +242,9 @@ class Federation:
 
     @classmethod
     def of_known_sites(
-        cls, X: Floats, sites: NDArray[Any], y: Floats | None = None
+        cls, X: Floats, sites: Array, y: Floats | None = None
     ) -> tuple[Federation, Indices]:
-        """From rows and the canonical name of the site of each, and where each row then stands."""
+        """A federation of rows whose sites' canonical names are known; and where each row went."""
         distinct, codes = np.unique(sites.astype(str), return_inverse=True)
         order = sorted(range(len(distinct)), key=lambda i: name_order(str(distinct[i])))
         codes = np.argsort(order)[codes] if len(order) else codes
@@ -303,7 +317,7 @@ class Federation:
         return self.X[rows], None if self.y is None else self.y[rows]
 
     def take(self, who: ArrayLike) -> Federation:
-        """A block of some clients, in the order given."""
+        """The federation of some clients, in the order given."""
         chosen = np.asarray(who, dtype=np.intp)
         return self._rows_of(_ranges(self.offsets[chosen], self.sizes[chosen]), chosen)
 
@@ -334,7 +348,7 @@ class Federation:
 
     @cached_property
     def off_centre(self) -> tuple[int, ...]:
-        """Columns that vary, but by next to nothing beside their mean."""
+        """Positions of columns that vary by next to nothing beside their mean."""
         if len(self.X) == 0 or not np.isfinite(self.X).all():
             return ()
         with np.errstate(over="ignore", invalid="ignore"):
@@ -434,7 +448,7 @@ class Federation:
         )
 
     def buckets(self, ratio: float = BUCKET_RATIO) -> Iterator[Bucket]:
-        """Clients with rows, grouped by size so that padding costs little, in pieces of memory."""
+        """Clients with rows, in groups of similar size, so that padding costs little."""
         order = np.argsort(self.sizes, kind="stable")
         order = order[np.searchsorted(self.sizes[order], 1) :]
         sizes = self.sizes[order]
@@ -449,12 +463,12 @@ class Federation:
             first = last
 
 
-def _offsets(counts: NDArray[Any]) -> Indices:
+def _offsets(counts: Array) -> Indices:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.intp)
 
 
 def _ranges(starts: Indices, sizes: Indices) -> Indices:
-    """starts[0], starts[0]+1, ... for every (start, size), one after another."""
+    """start, start + 1, ... (size of them) for every start and size, one after another."""
     ends = np.cumsum(sizes)
     within = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - sizes, sizes)
     index: Indices = np.repeat(starts, sizes) + within

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Floats = NDArray[np.float64]
+from fedkin.arrays import Floats, Indices
 
 # How many findings an error message spells out.
 SHOWN_FINDINGS = 5
@@ -42,11 +42,14 @@ class FederationError(ValueError):
 
 def value_errors(
     columns: Sequence[tuple[str, Floats]],
-    owner: NDArray[np.intp],
+    owner: Indices,
     names: Sequence[str | None],
     when: str = "first",
 ) -> Iterator[Finding]:
-    """Missing and infinite values of columns (what it is, its values), by the site of each row."""
+    """An error for every site and column with missing or infinite values.
+
+    `columns` are pairs: what the column is called in the message, and its values.
+    """
     sizes = np.bincount(owner, minlength=len(names))
     for test, word, remedy in (
         (np.isnan, "missing", f"drop or impute them {when} (NaN)"),
@@ -134,7 +137,7 @@ def plain_names(n_features: int) -> tuple[str, ...]:
 
 
 def target_vector(y: ArrayLike, n_rows: int) -> Floats:
-    """The target as one float per row."""
+    """The target y as one float per row."""
     try:
         target = np.asarray(y, dtype=np.float64)
     except (TypeError, ValueError):
@@ -149,7 +152,7 @@ def target_vector(y: ArrayLike, n_rows: int) -> Floats:
 def same_columns(
     parts: Mapping[str, tuple[Floats, tuple[str, ...]]],
 ) -> tuple[tuple[str, ...], dict[str, Floats]]:
-    """Every site's table with the columns of the first, or an error that names the odd site."""
+    """The columns of the first site, and every site's table with these; else an error by site."""
     reference = next(iter(parts))
     features = parts[reference][1]
     tables, findings = {}, []

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkin.arrays import Indices
+from fedkin.arrays import Array, Indices
 
 TWO_SPELLINGS = "two spellings of one site name {!r} (spaces?); make them equal"
 
@@ -38,7 +38,7 @@ def name_order(name: str) -> tuple[Any, ...]:
 
 
 def file_name(name: str) -> str:
-    """A file's stem for a site, whatever its name: no folders, no surprises, no two sites alike."""
+    """What a site's files are called, whatever its name: no folders, no two sites alike."""
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".")[:80]
     if plain == name:
         return plain
@@ -46,14 +46,14 @@ def file_name(name: str) -> str:
 
 
 def site_of_row(row: int, value: object) -> str:
-    """The canonical name found in a row, or an error that names the row."""
+    """The canonical name of a row's site, or an error that names the row."""
     try:
         return canonical_name(value)
     except ValueError:
         raise ValueError(f"row {row + 1} has no site name; fill it in or drop the row") from None
 
 
-def site_labels(groups: Any) -> NDArray[Any]:
+def site_labels(groups: Any) -> Array:
     """Site names as they were given, in an array.
 
     NumPy would turn a list of mixed values into text and with it a missing name into 'nan' and 1
@@ -67,8 +67,8 @@ def site_labels(groups: Any) -> NDArray[Any]:
     return given
 
 
-def canonical_names(labels: NDArray[Any]) -> NDArray[np.object_]:
-    """The canonical name in every row, whatever its spelling."""
+def canonical_names(labels: Array) -> NDArray[np.object_]:
+    """The canonical name of every row's site, whatever its spelling."""
     known: dict[Any, str] = {}
     texts = np.empty(len(labels), dtype=object)
     for i, value in enumerate(labels.tolist()):
@@ -79,7 +79,7 @@ def canonical_names(labels: NDArray[Any]) -> NDArray[np.object_]:
     return texts
 
 
-def name_codes(labels: NDArray[Any]) -> tuple[tuple[str, ...], Indices]:
+def name_codes(labels: Array) -> tuple[tuple[str, ...], Indices]:
     """Canonical names in canonical order, and every row's position among them.
 
     A site spelt in two ways ('A' and 'A ', 1 and '1') is refused rather than merged: it may be
@@ -121,11 +121,11 @@ def _two_spellings(values: list[Any], texts: list[str]) -> str | None:
 
 
 def listed(names: Any, shown: int = 10) -> str:
-    """The first names, and how many more there are."""
+    """Names, quoted, for a sentence: the first ones, and how many more there are."""
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
     return ", ".join(repr(name) for name in names[:shown]) + more
 
 
 def sites_listed(names: Any) -> str:
-    """Names of sites for a sentence."""
+    """Names of sites, with how many they are, for a sentence."""
     return f"{len(names)} sites: {listed(names)}" if len(names) > 1 else f"site {listed(names)}"

@@ -16,8 +16,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkin.arrays import Floats, Indices
+
 UInts = NDArray[np.uint64]
-Floats = NDArray[np.float64]
 
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
@@ -59,18 +60,18 @@ class KeyRing:
         """One key per client, (m,)."""
         return name_keys(self.names, self.seed)
 
-    def at(self, ask: int, who: NDArray[np.intp] | None = None) -> Keys:
+    def at(self, ask: int, who: Indices | None = None) -> Keys:
         """The keys for one Ask, of all clients or of those in `who`."""
         return Keys(self, ask, who)
 
 
 @dataclass(frozen=True)
 class Keys:
-    """What a client function draws from: every method returns the clients as first axis."""
+    """What a client function draws its random numbers from; clients are the first axis of all."""
 
     ring: KeyRing
     ask: int
-    who: NDArray[np.intp] | None = None
+    who: Indices | None = None
     stream: int = 0
 
     @property
@@ -82,12 +83,12 @@ class Keys:
     def __len__(self) -> int:
         return len(self.ring.names) if self.who is None else len(self.who)
 
-    def take(self, who: NDArray[np.intp]) -> Keys:
-        """The same keys for some clients of the block."""
+    def take(self, who: Indices) -> Keys:
+        """The keys of some clients of the block."""
         return Keys(self.ring, self.ask, who if self.who is None else self.who[who], self.stream)
 
     def fold(self, stream: int) -> Keys:
-        """An independent set of draws within the same Ask."""
+        """Keys for draws that are independent of those without `fold`, within one Ask."""
         return Keys(self.ring, self.ask, self.who, stream)
 
     def uniform(self, *shape: int) -> Floats:

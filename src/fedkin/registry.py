@@ -25,13 +25,13 @@ class Method:
 METHODS = (
     Method("fmlr", "fmlr", "FMLR", {"FMLR": "fmlr"}),
     Method("mixed_model", "mixed_model", "MIXED_MODEL", {"MixedModel": "mixed_model"}),
-    Method("fedgrem", "fedgrem", "FEDGREM", {"FedGrEM": "fedgrem"}),
-    Method("fedem", "fedem", "FEDEM", {"FedEM": "mixture_rivals"}),
-    Method("fedgmm", "fedgmm", "FEDGMM", {"FedGMM": "fedgmm"}),
-    Method("tgmm", "tgmm", "TGMM", {"TGMM": "mixture_rivals"}),
+    Method("fedgrem", "mixtures.fedgrem", "FEDGREM", {"FedGrEM": "fedgrem"}),
+    Method("fedem", "mixtures.fedem", "FEDEM", {"FedEM": "mixture_rivals"}),
+    Method("fedgmm", "mixtures.fedgmm", "FEDGMM", {"FedGMM": "fedgmm"}),
+    Method("tgmm", "mixtures.tgmm", "TGMM", {"TGMM": "mixture_rivals"}),
     Method(
         "local_em",
-        "local_em",
+        "mixtures.local_em",
         "LOCAL_EM",
         {"LocalEM": "mixture_rivals", "PooledEM": "mixture_rivals"},
     ),
@@ -57,7 +57,7 @@ METHODS = (
             "FGPR": "fgpr",
             "LocalGP": "gp_rivals",
             "PooledGP": "gp_rivals",
-            "CoKriging": "gp_rivals",
+            "CoKriging": "cokriging",
         },
     ),
     Method(

@@ -18,7 +18,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, ClassVar, Protocol, Self, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, dataclass_transform
 
 import numpy as np
 
@@ -133,6 +133,9 @@ class Start:
         """The word, or finite numbers as an array."""
         if isinstance(value, str):
             return OneOf(self.words).accept(name, value)
+        if value is None:
+            listed = ", ".join(map(repr, self.words))
+            raise ValueError(f"{name} must be one of {listed} or an array, not None")
         given = np.array(value, dtype=np.float64, ndmin=self.least_axes)
         odd = np.argwhere(~np.isfinite(given))
         if len(odd):
@@ -175,6 +178,17 @@ class Settings:
 
     def check_together(self) -> None:
         """Complain about values that do not go together."""
+
+    if not TYPE_CHECKING:  # a checker would take every name for a setting
+
+        def __getattr__(self, name):
+            """Only asked for what is not there: at a site, settings that are not its business."""
+            if name not in type(self).defaults():
+                raise AttributeError(f"{type(self).__name__} has no setting {name!r}")
+            raise AttributeError(
+                f"sites do not see the setting {name!r}; if client functions need it, declare it "
+                f"in {type(self).__name__} with at_site=True"
+            )
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:

@@ -34,7 +34,7 @@ class Table(Mapping[str, Any]):
         return len(self.columns)
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """The table row by row."""
+        """The rows as tuples."""
         return list(zip(*(_plain(column) for column in self.columns.values())))
 
     def records(self) -> list[dict[str, Any]]:
@@ -42,13 +42,13 @@ class Table(Mapping[str, Any]):
         return [dict(zip(self.columns, row)) for row in self.rows()]
 
     def to_arrow(self) -> Any:
-        """A pyarrow table."""
+        """The table as a pyarrow table."""
         import pyarrow
 
         return pyarrow.table({name: _plain(column) for name, column in self.columns.items()})
 
     def to_pandas(self) -> Any:
-        """A pandas data frame (pandas must be installed)."""
+        """The table as a pandas data frame (pandas must be installed)."""
         return self.to_arrow().to_pandas()
 
     def __str__(self) -> str:
@@ -100,7 +100,7 @@ class Table(Mapping[str, Any]):
 
 @dataclass(frozen=True)
 class Summary:
-    """Several tables about one fit, and notes in plain words. `summary["sites"]` is a table."""
+    """One fit in tables and notes in plain words; `summary["sites"]` is a table."""
 
     title: str
     tables: Mapping[str, Table]

@@ -18,7 +18,7 @@ SMALL = 128
 
 @contextmanager
 def one_thread(size: int = 0) -> Iterator[None]:
-    """One thread inside if matrices of this size are small, as many as before afterwards."""
+    """Linear algebra takes one thread inside this block, if matrices of this size are small."""
     libraries = _libraries() if size <= SMALL else ()
     many = [(library, n) for library in libraries if (n := library.num_threads) > 1]
     for library, _ in many:
@@ -32,7 +32,7 @@ def one_thread(size: int = 0) -> Iterator[None]:
 
 @cache
 def _libraries() -> tuple[Any, ...]:
-    """What NumPy and SciPy have loaded for linear algebra."""
+    """The libraries that NumPy and SciPy have loaded for linear algebra."""
     import scipy.linalg.lapack  # noqa: F401
     from threadpoolctl import ThreadpoolController
 

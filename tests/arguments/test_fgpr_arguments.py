@@ -1,12 +1,19 @@
 """Wrong arguments of FGPR and its rivals are named with their remedy."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from sklearn.base import clone
-from sklearn.gaussian_process.kernels import RBF, PairwiseKernel
+from sklearn.gaussian_process.kernels import (
+    RBF,
+    ConstantKernel,
+    PairwiseKernel,
+    WhiteKernel,
+)
 
+from fedkin.algorithms.fgpr_settings import FgprSettings
 from fedkin.datasets import make_gaussian_sites, make_multi_fidelity, turbofan_split
 from fedkin.estimators import (
     FGPR,
@@ -16,9 +23,10 @@ from fedkin.estimators import (
     LocalGP,
     PooledGP,
 )
+from fedkin.estimators.curve_plots import calibration
 from fedkin.federation import Federation
 from fedkin.frames import FederationError
-from fedkin.report.curve_plots import calibration
+from fedkin.models.kernels import to_spec
 
 EVERY = [FGPR, LocalGP, PooledGP, FedAvgPolynomial, FedAvgNetwork, CoKriging]
 
@@ -32,6 +40,8 @@ def sites():
     ("arguments", "said"),
     [
         ({"optimizer": "adam"}, "optimizer must be one of"),
+        ({"optimizer": "none"}, "optimizer must be one of"),
+        ({"personalise": "own"}, "personalise must be one of"),
         ({"personalise": "always"}, "personalise must be one of"),
         ({"mean": "quadratic"}, "mean must be one of"),
         ({"schedule": "step"}, "schedule must be one of"),
@@ -65,20 +75,36 @@ def test_a_wrong_argument_is_named(sites, arguments, said):
         FGPR(**arguments).fit(sites)
 
 
+def test_a_kernel_may_be_given_as_data(sites):
+    kernel = ConstantKernel(1.5) * RBF(0.5) + WhiteKernel(0.3)
+    given, told = FgprSettings(kernel=kernel), FgprSettings(kernel=to_spec(kernel))
+    assert given.kernel == told.kernel == json.loads(json.dumps(given.kernel))
+    one, other = FGPR(kernel).fit(sites), FGPR(to_spec(kernel)).fit(sites)
+    np.testing.assert_array_equal(one.theta_, other.theta_)
+    with pytest.raises(ValueError, match="RBF takes length_scale"):
+        FGPR({"kernel": "RBF", "metric": "cosine"}).fit(sites)
+
+
+@pytest.mark.parametrize("family", EVERY)
+def test_only_the_first_parameter_may_go_without_its_name(family):
+    with pytest.raises(TypeError):
+        family(None, 3)
+
+
 def test_a_kernel_that_only_borrows_the_name_is_refused(sites):
     impostor = type("RBF", (RBF,), {})
     with pytest.raises(ValueError, match="not on the list"):
         FGPR(impostor()).fit(sites)
 
 
-def test_outcomes_must_be_as_many_as_rows(sites):
+def test_targets_must_be_as_many_as_rows(sites):
     model = FGPR().fit(sites)
     for ask in (model.evaluate, model.log_predictive_density, model.score):
-        with pytest.raises(ValueError, match="2 outcomes for 3 rows"):
+        with pytest.raises(ValueError, match="2 values for 3 rows"):
             ask(np.zeros((3, 1)), [1.0, 2.0], "site-1")
 
 
-def test_outcomes_that_are_no_numbers_are_refused_by_site(sites):
+def test_targets_that_are_no_numbers_are_refused_by_site(sites):
     model, y = FGPR(personalise="posterior").fit(sites), sites.y.copy()
     y[8:10] = np.nan
     names, spoilt = np.array(sites.names)[sites.owner], replace(sites, y=y)
@@ -101,9 +127,9 @@ def test_at_least_one_sample_is_drawn(sites):
 
 
 @pytest.mark.parametrize("family", EVERY)
-def test_an_outcome_is_needed(family):
+def test_a_target_is_needed(family):
     without = Federation.from_clients([np.ones((3, 1))])
-    with pytest.raises(ValueError, match="outcome"):
+    with pytest.raises(ValueError, match="needs a target y"):
         family().fit(without)
 
 

@@ -20,15 +20,20 @@ from fedkin.settings import Settings
 class Case:
     """An algorithm, a small federation it should cope with, and what to expect of it.
 
-    settled : settings under which clients that missed early rounds do not change the end
-    pooled : settings and an oracle (X, y) -> {name: array}: what identical clients must give
-    make : the federation, from a number of clients and a seed
+    name : the algorithm's name in `fedkin.registry`
+    settings : settings under which it settles well within its rounds
+    pooled_settings : settings under which identical clients give what all rows together give
+    pooled : what they must give then, by other means: (X, y) -> {name of a result: array}
+    shared : names of results that may not depend on who was late, odd or in which block
+    make : the federation, from a number of clients and a seed; None: `ragged_federation`
     variant : tells rows of the same algorithm apart
-    gaps : rounds in which clients may be missing
+    gaps : rounds in which clients may be missing without changing the end
     start_counts : what a client that missed the start would have sent changes the end
     rounds_setting : the setting that says how many rounds there are
     one_round : there is one round, and who is not heard in it has no part
+    settles : it goes on until nothing moves; False: it has a few rounds (two, say) and then ends
     personal : names of arrays of the result that hold one entry per client
+    never_met : a `tol` that is allowed, but that no fit of a few rounds meets
     """
 
     name: str
@@ -42,7 +47,9 @@ class Case:
     start_counts: bool = False
     rounds_setting: str = "max_rounds"
     one_round: bool = False
+    settles: bool = True
     personal: tuple[str, ...] = ()
+    never_met: float = -1.0
 
     def chosen(self, **changes: Any) -> Settings:
         """The settings as engines take them."""
@@ -59,6 +66,11 @@ class Case:
 
     def federation(self, n_clients: int = 7, seed: int = 0) -> Federation:
         return (self.make or ragged_federation)(n_clients, seed)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether rounds follow each other until nothing moves."""
+        return self.settles and not self.one_round
 
     @property
     def algorithm(self) -> Algorithm:
@@ -235,7 +247,7 @@ def _mixture(
     )
 
 
-_PAPER = {"shrinkage": "paper", "step": "gradient", "second_start": False}
+_PAPER = algorithm("fedgrem").settings.presets["paper"]
 
 MIXTURE_CASES = (
     _mixture("fedgrem", "adaptive"),
@@ -368,19 +380,19 @@ CASES = (
     *(
         Case(
             "odcl",
-            {"labels": labels, "aggregate": aggregate, **_PLAIN},
-            {"labels": alone, "aggregate": aggregate, **_PLAIN},
-            _own_least_squares if labels == "own" else _cluster_least_squares,
+            {"given_clusters": given, "true_labels": _KINDS, "aggregate": aggregate, **_PLAIN},
+            {"given_clusters": alone, "aggregate": aggregate, **_PLAIN},
+            _own_least_squares if given == "own" else _cluster_least_squares,
             ("cluster_models",),
             variant=variant,
             one_round=True,
             personal=("models",),
         )
-        for variant, labels, aggregate, alone in (
+        for variant, given, aggregate, alone in (
             ("naive averaging", "one", "mean", "one"),
             ("local ERM", "own", "mean", "own"),
-            ("oracle averaging", _KINDS, "mean", "one"),
-            ("cluster oracle", _KINDS, "statistics", "one"),
+            ("oracle averaging", "true", "mean", "one"),
+            ("cluster oracle", "true", "statistics", "one"),
         )
     ),
     Case(
@@ -389,7 +401,8 @@ CASES = (
         {"n_clusters": 1, "max_rounds": 20_000, "tol": 1e-12, **_PLAIN},
         _cluster_least_squares,
         ("cluster_models",),
+        never_met=0.0,
     ),
-    Case("fgpr", _PRIOR, _PRIOR, _gaussian_process, ("theta",)),
-    Case("fedavg", _LINE, _LINE, _residual, ("theta",)),
+    Case("fgpr", _PRIOR, _PRIOR, _gaussian_process, ("theta",), never_met=1e-300),
+    Case("fedavg", _LINE, _LINE, _residual, ("theta",), never_met=1e-300),
 )

@@ -101,8 +101,8 @@ LONG = {"alpha": 5.0, "tol": 0.0, "max_rounds": 120}
 LASSO = next(case for case in CASES if case.name == "consensus_lasso")
 
 
-def gaps(outcome) -> set[int]:
-    return {refusal.round for refusal in outcome.refusals}
+def gaps(run) -> set[int]:
+    return {refusal.round for refusal in run.refusals}
 
 
 def skipping(site, rounds):
@@ -110,7 +110,7 @@ def skipping(site, rounds):
     engine = InProcess(
         block_size=1, absent=lambda number, names: [site] if number in rounds else []
     )
-    return engine.run(LASSO.algorithm, LONG, three_sites(), 3)
+    return engine.run(LASSO.algorithm, LASSO.chosen(**LONG), three_sites(), 3)
 
 
 def disturbed(deployment, act, **engine):
@@ -119,10 +119,10 @@ def disturbed(deployment, act, **engine):
     before = set(runs.iterdir())
     happened = []
     watcher = after_round(runs, before, 20, lambda: happened.append(act()))
-    outcome = on_flare(LASSO, deployment, LONG, **engine)
+    run = on_flare(LASSO, deployment, LASSO.chosen(**LONG), **engine)
     watcher.join(10)
     assert happened, "the disturbance came too late"
-    return outcome, (set(runs.iterdir()) - before).pop()
+    return run, (set(runs.iterdir()) - before).pop()
 
 
 def test_a_frozen_site_is_late_and_its_late_step_is_void(deployment):

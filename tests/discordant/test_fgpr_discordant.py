@@ -7,7 +7,8 @@ import pytest
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
-from fedkin.algorithms.fgpr import FGPR as ALGORITHM
+from fedkin.algorithms.fgpr_settings import FgprSettings
+from fedkin.algorithms.fgpr_sites import describe, prepare_sites
 from fedkin.datasets import make_gaussian_sites
 from fedkin.estimators import (
     FGPR,
@@ -66,9 +67,9 @@ def test_an_empty_site_does_not_change_the_frame_of_the_averaged_curve(place, un
         "c": (unit * np.array([[0.0], [1.0], [50.0]]), np.array([0.0, 2.0, 1.0])),
     }
     model = FedAvgPolynomial(1, max_rounds=2)
-    frame = model.fit(Federation.from_clients(clients))._frame
+    frame = model.fit(Federation.from_clients(clients))._result.frame
     clients[place] = (np.empty((0, 1)), np.empty(0))
-    np.testing.assert_array_equal(model.fit(Federation.from_clients(clients))._frame, frame)
+    np.testing.assert_array_equal(model.fit(Federation.from_clients(clients))._result.frame, frame)
     farthest = np.abs(50.0 * unit - frame[0, 0])
     assert farthest <= frame[1, 0] <= 2.0 * farthest
 
@@ -199,12 +200,11 @@ def test_units_do_not_matter_even_if_no_site_has_five_rows(normalize_y):
 
 
 def test_small_sites_tell_orders_of_magnitude_only():
-    from fedkin.algorithms.fgpr_sites import describe, prepare_sites
-
     clients = {"one": ([[0.3]], [2.0]), "two": ([[1.0], [4.3]], [3.1, 7.7])}
     data = Federation.from_clients({n: tuple(map(np.array, c)) for n, c in clients.items()})
-    cache = prepare_sites(data, ALGORITHM.defaults)
-    reply, _ = describe(data, cache, ALGORITHM.defaults, {}, {}, None, None)
+    settings = FgprSettings().for_sites()
+    cache = prepare_sites(data, settings)
+    reply, _ = describe(data, cache, settings, {}, {}, None, None)
     assert not reply["moments"][0].any() and not reply["spread"][0].any()
     mean, deviation = reply["moments"][1]
     # The standard deviation is 2.3 and told as 2 to 1 or 2 to 1.5; the mean in halves of that.
@@ -241,7 +241,7 @@ def test_new_rows_of_a_known_site_replace_its_old_ones():
 
 def test_new_rows_need_the_name_of_their_site():
     data = make_gaussian_sites(3, 12, random_state=2).federation
-    with pytest.raises(ValueError, match="adapt needs groups"):
+    with pytest.raises(ValueError, match="adapt needs the name of the site"):
         FGPR().fit(data).adapt(data.X, data.y)
 
 

@@ -8,11 +8,12 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from fedkin import TGMM, FedEM, Federation, FedGMM, FedGrEM, LocalEM
-from fedkin.algorithms import mixture_desk
-from fedkin.algorithms.fedgrem import FEDGREM
+from fedkin.algorithms.mixtures.coordinator import Coordinator
+from fedkin.algorithms.mixtures.fedgrem import FEDGREM, FedGremSettings
 from fedkin.datasets import make_gaussian_mixtures
 from fedkin.engines import InProcess
 from fedkin.estimators.mixtures import AmbiguousWarning, StepHalvedWarning
+from fedkin.protocol import Replies, Roster
 
 CENTERS = np.array([[4.0, 0.0, 0.0], [0.0, 4.0, 0.0], [0.0, 0.0, 4.0]])
 COEF = np.array([[5.0, 0.0, 0.0], [0.0, 5.0, 0.0], [0.0, 0.0, -5.0]])
@@ -123,8 +124,8 @@ def claiming(rows, bad):
     """FedGrEM's algorithm in which one site claims so many rows."""
 
     def lying(step):
-        def function(clients, *rest):
-            reply, memory = step.function(clients, *rest)
+        def function(clients, *rest, **fields):
+            reply, memory = step.function(clients, *rest, **fields)
             if "rows" in reply and bad in clients.names:
                 reply["rows"][clients.names.index(bad)] = rows
             return reply, memory
@@ -140,7 +141,7 @@ def claiming(rows, bad):
 def test_claimed_rows_do_not_move_the_papers_centre(rows, share_weights):
     sim = make_gaussian_mixtures(10, 100, n_outliers=0, n_components=2, n_features=3)
     far = replace(sim.clients, X=sim.clients.X + 1000.0 * (sim.clients.owner == 0)[:, None])
-    settings = {"n_components": 2, "shrinkage": "paper", "share_weights": share_weights}
+    settings = FedGremSettings.preset("paper", share_weights=share_weights)
     used = claiming(rows, far.names[0])
     found = InProcess().run(used, settings, far, 0).result["centers"]
     distance = np.linalg.norm(found[:, None] - sim.centers, axis=-1)
@@ -152,32 +153,31 @@ def test_claimed_rows_do_not_move_the_papers_centre(rows, share_weights):
 def test_claimed_rows_do_not_change_a_common_covariance(rows):
     sim = make_gaussian_mixtures(10, 100, n_outliers=0, n_components=2, n_features=3)
     used = claiming(rows, sim.clients.names[0])
-    settings = {"n_components": 2, "covariance_type": "tied"}
+    settings = FedGremSettings(covariance_type="tied")
     found = InProcess().run(used, settings, sim.clients, 0).result["covariance"]
     assert np.trace(found) / 3 == pytest.approx(1.0, abs=0.15)
 
 
-class TiedDesk(mixture_desk.Desk):
+class TiedSites(Coordinator):
     """Sites that have sent rows (m,) and scatter (m,) of one column."""
 
     def __init__(self, rows, scatter):
-        super().__init__({"family": "gaussian", "covariance_type": "tied"}, len(rows), 2, 1)
-        self.heard[:] = True
-        self.estimates[:] = [[-3.0], [3.0]]
-        self.rows, self.scatter = np.array(rows), np.array(scatter)[:, None, None]
+        roster = Roster(tuple(f"s{k}" for k in range(len(rows))))
+        super().__init__(FedGremSettings(covariance_type="tied"), roster)
+        components = np.tile([[-3.0], [3.0]], (len(rows), 1, 1))
+        sent = {"components": components, "rows": rows, "scatter": scatter[:, None, None]}
+        self.hear(Replies(np.arange(len(rows)), sent))
 
-    def combine(self, number):
+    def combine(self):
         """Not asked for."""
 
 
 def test_scatter_that_fits_the_claimed_rows_counts_for_so_many_sites_only():
-    desk = TiedDesk([1e9, *[100.0] * 100], [2e9, *[100.0] * 100])
-    desk.pool_covariance()
-    assert desk.covariance[0, 0] == pytest.approx((20 * 2 + 100) / 120)
+    server = TiedSites(np.array([1e9, *[100.0] * 100]), np.array([2e9, *[100.0] * 100]))
+    assert server.covariance[0, 0] == pytest.approx((20 * 2 + 100) / 120)
 
 
 def test_an_honest_site_of_few_rows_keeps_its_say_in_a_common_covariance():
     """Two components leave two thirds of the scatter of six rows, above the bound of one third."""
-    desk = TiedDesk([6.0, 100.0, 100.0], [4.0, 100.0, 100.0])
-    desk.pool_covariance()
-    assert desk.covariance[0, 0] == pytest.approx(204 / 206)
+    server = TiedSites(np.array([6.0, 100.0, 100.0]), np.array([4.0, 100.0, 100.0]))
+    assert server.covariance[0, 0] == pytest.approx(204 / 206)

@@ -23,8 +23,8 @@ class WithLiar:
 
     def run(self, algorithm, settings, federation, seed=0):
         def spoilt(step):
-            def function(clients, *rest):
-                reply, memory = step.function(clients, *rest)
+            def function(clients, *rest, **fields):
+                reply, memory = step.function(clients, *rest, **fields)
                 reply = {name: array.copy() for name, array in reply.items()}
                 if self.field in reply and LIAR in clients.names:
                     k = clients.names.index(LIAR)

@@ -45,7 +45,7 @@ def test_columns_with_names_are_named():
     assert "site '1': column 'bmi' has 1 of 30" in complaint(fitted.predict, table, SITES)
 
 
-def test_outcomes_to_score_name_their_site():
+def test_targets_to_score_name_their_site():
     fitted = ODCL(2, random_state=0).fit(DATA)
     y = with_gaps(DATA.y, [95, 96])
     expected = "site '4': target 'y' has 2 of 30 values missing; drop or impute them first (NaN)"

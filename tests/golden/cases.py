@@ -10,44 +10,29 @@ import numpy as np
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from fedkin import estimators
+from fedkin.estimators import (
+    FGPR,
+    FMLR,
+    IFCA,
+    ODCL,
+    TGMM,
+    ClusterOracle,
+    CoKriging,
+    FedAvgNetwork,
+    FedAvgPolynomial,
+    FedEM,
+    FedGMM,
+    FedGrEM,
+    LocalEM,
+    LocalERM,
+    LocalGP,
+    NaiveAveraging,
+    OracleAveraging,
+    PooledEM,
+    PooledGP,
+    Standardizer,
+)
 from fedkin.federation import Federation
-
-
-class _Nothing:
-    def __getattr__(self, name):
-        return lambda *given, **named: self
-
-
-def _transitional(name):
-    def make(*given, **named):
-        try:
-            return getattr(estimators, name)(*given, **named)
-        except ImportError:
-            return _Nothing()
-
-    return make
-
-
-FGPR = _transitional("FGPR")
-FMLR = _transitional("FMLR")
-IFCA = _transitional("IFCA")
-ODCL = _transitional("ODCL")
-TGMM = _transitional("TGMM")
-ClusterOracle = _transitional("ClusterOracle")
-CoKriging = _transitional("CoKriging")
-FedAvgNetwork = _transitional("FedAvgNetwork")
-FedAvgPolynomial = _transitional("FedAvgPolynomial")
-FedEM = _transitional("FedEM")
-FedGMM = _transitional("FedGMM")
-FedGrEM = _transitional("FedGrEM")
-LocalEM = _transitional("LocalEM")
-LocalERM = _transitional("LocalERM")
-LocalGP = _transitional("LocalGP")
-NaiveAveraging = _transitional("NaiveAveraging")
-OracleAveraging = _transitional("OracleAveraging")
-PooledEM = _transitional("PooledEM")
-PooledGP = _transitional("PooledGP")
-Standardizer = _transitional("Standardizer")
 
 # X (n, d), y (n,) and the name of the site of each row, (n,).
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray]

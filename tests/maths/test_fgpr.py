@@ -1,4 +1,4 @@
-"""What FGPR promises, at sizes that take seconds; full size in benchmarks/accept/fgpr.py."""
+"""What FGPR promises, at sizes that take seconds; full size by `make accept`."""
 
 from dataclasses import replace
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedkin.algorithms.fgpr import FGPR as ALGORITHM
+from fedkin.algorithms.fgpr_settings import FgprSettings
 from fedkin.algorithms.fgpr_sites import needed_gain
 from fedkin.datasets import (
     make_gaussian_sites,
@@ -27,7 +28,7 @@ PLAIN = {"normalize_y": False, "mean": "zero", "personalise": "posterior"}
 
 def run(federation, algorithm=ALGORITHM, **settings):
     base = {"kernel": prior_spec(2.0, 2.0, 2.0), **PLAIN}
-    return InProcess().run(algorithm, {**base, **settings}, federation, 1)
+    return InProcess().run(algorithm, FgprSettings(**{**base, **settings}), federation, 1)
 
 
 def per_row(federation, theta):
@@ -78,8 +79,9 @@ def test_restarted_adam_stays_away_from_the_optimum(sites, exact):
 
 def test_mini_batches_do_not_depend_on_blocks():
     data = make_gaussian_sites(6, 40, random_state=0).federation
-    settings = {"kernel": prior_spec(2.0, 2.0, 2.0), **PLAIN, "optimizer": "sgd"}
-    settings |= {"max_rounds": 3, "batch_size": 16}
+    settings = FgprSettings(
+        kernel=prior_spec(2.0, 2.0, 2.0), optimizer="sgd", max_rounds=3, batch_size=16, **PLAIN
+    )
     one, other = (
         InProcess(block_size=b).run(ALGORITHM, settings, data, 5).result["theta"] for b in (None, 2)
     )

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
+from fedkin.algorithms import aggregate as averages
 from fedkin.algorithms import algorithm
-from fedkin.algorithms import odcl_averages as averages
 from fedkin.algorithms.odcl_groups import stand_alone
 from fedkin.datasets import make_logistic_groups, make_sparse_regressions, spoil_sites
 from fedkin.datasets.odcl import APPENDIX_D2
@@ -21,8 +21,17 @@ FIGURE_2 = make_sparse_regressions(60, n_clients=60, random_state=1)
 
 
 def run(groups, name="odcl", seed=0, **settings):
-    settings = {"fit_intercept": False, **settings}
-    return InProcess().run(algorithm(name), settings, groups.federation, seed).result
+    return run_on(groups.federation, name, seed, **settings).result
+
+
+def run_on(data, name="odcl", seed=0, **settings):
+    method = algorithm(name)
+    chosen = method.settings.from_mapping({"fit_intercept": False, **settings})
+    return InProcess().run(method, chosen, data, seed)
+
+
+def truth_of(groups):
+    return {"given_clusters": "true", "true_labels": groups.labels}
 
 
 def own_fits(groups):
@@ -83,24 +92,24 @@ def test_stochastic_steps_approach_the_exact_fit_and_do_not_depend_on_the_block(
     exact = local.fit()
     ring = KeyRing(data.names, 4)
     off = [
-        np.linalg.norm(sgd(data, local, loss, ring.at(1), steps) - exact, axis=1).mean()
+        np.linalg.norm(sgd(data, local, ring.at(1), steps) - exact, axis=1).mean()
         for steps in (30, 300, 3000)
     ]
     assert off[0] > 1.8 * off[1] > 3.2 * off[2]  # at least nearly the root of the steps
     who = np.array([4, 1])
-    part = sgd(data.take(who), local.take(who), loss, ring.at(1, who), 50)
-    np.testing.assert_allclose(part, sgd(data, local, loss, ring.at(1), 50)[who], atol=1e-12)
+    part = sgd(data.take(who), local.take(who), ring.at(1, who), 50)
+    np.testing.assert_allclose(part, sgd(data, local, ring.at(1), 50)[who], atol=1e-12)
 
 
 def test_the_weighted_iterate_is_the_weighted_mean_of_all_iterates():
     data = make_sparse_regressions(30, n_clients=2, intervals=APPENDIX_D2[:2]).federation
     local = local_loss(data, "squared", False, 0.1)
     keys = KeyRing(data.names, 0).at(1)
-    last = np.array([sgd(data, local, "squared", keys, t) for t in range(1, 8)])
+    last = np.array([sgd(data, local, keys, t) for t in range(1, 8)])
     weights = np.arange(1, 8) / np.arange(1, 8).sum()
-    average = sgd(data, local, "squared", keys, 7, iterate="average")
+    average = sgd(data, local, keys, 7, iterate="average")
     np.testing.assert_allclose(average, np.tensordot(weights, last, axes=1), atol=1e-12)
-    held = sgd(data, local, "squared", keys, 50, radius=0.1)
+    held = sgd(data, local, keys, 50, radius=0.1)
     assert np.linalg.norm(held, axis=1).max() <= 0.1 + 1e-12
 
 
@@ -155,7 +164,7 @@ def test_weights_beat_the_plain_mean_where_sites_differ_in_size():
     for seed in range(3):
         groups = make_sparse_regressions(sizes, n_clients=60, random_state=seed)
         for how, found in errors.items():
-            result = run(groups, labels=groups.labels, aggregate=how)
+            result = run(groups, **truth_of(groups), aggregate=how)
             found.append(groups.error(result["models"]))
     assert np.mean(errors["size"]) < 0.6 * np.mean(errors["mean"])
     assert np.mean(errors["precision"]) < 0.6 * np.mean(errors["mean"])
@@ -200,7 +209,7 @@ def test_fewer_rows_than_coefficients_reach_the_cluster_oracle_with_statistics(k
     groups = make_sparse_regressions(10, random_state=3)
     number = {"n_clusters": 10} if known else {"max_clusters": 12}
     found = run(groups, aggregate="statistics", **number)
-    oracle = run(groups, aggregate="statistics", labels=groups.labels)
+    oracle = run(groups, aggregate="statistics", **truth_of(groups))
     assert groups.recovers(found["labels"])
     np.testing.assert_allclose(found["models"], oracle["models"], rtol=1e-9)
     assert groups.error(run(groups, n_clusters=10)["models"]) > 0.1  # models are no points here
@@ -250,9 +259,8 @@ def test_the_units_of_a_column_do_not_decide_where_covariances_travel(clustering
     for k in truth:
         X = rng.normal(size=(40, 2))
         clients.append((X * [1.0, 1e-6], X @ coef[k] + rng.normal(size=40)))
-    settings = {"clustering": clustering, "fit_intercept": False}
     data = Federation.from_clients(clients)
-    labels = InProcess().run(algorithm("odcl"), settings, data, 0).result["labels"]
+    labels = run_on(data, clustering=clustering).result["labels"]
     np.testing.assert_array_equal(labels, truth)
 
 
@@ -280,9 +288,8 @@ def _wrong_labels(seed, refine_rounds):
     for k in truth:
         X = rng.normal(size=(8, 5))
         clients.append((X, X @ coef[k] + 3.0 * rng.normal(size=8)))
-    settings = {"n_clusters": 2, "refine_rounds": refine_rounds, "fit_intercept": False}
     data = Federation.from_clients(clients)
-    labels = InProcess().run(algorithm("odcl"), settings, data, 0).result["labels"]
+    labels = run_on(data, n_clusters=2, refine_rounds=refine_rounds).result["labels"]
     return min((labels != truth).sum(), (labels == truth).sum())
 
 
@@ -294,9 +301,8 @@ def test_a_refining_round_mends_wrong_labels():
 
 
 def test_a_refining_round_costs_one_number_a_site_when_all_were_heard():
-    settings = {"n_clusters": 10, "refine_rounds": 1, "fit_intercept": False}
-    outcome = InProcess().run(algorithm("odcl"), settings, FIGURE_2.federation, 0)
-    assert outcome.traffic.bytes_up_by_field == {"model": 60 * 20 * 8, "choice": 60 * 8}
+    done = run_on(FIGURE_2.federation, n_clusters=10, refine_rounds=1)
+    assert done.traffic.bytes_up_by_field == {"model": 60 * 20 * 8, "choice": 60 * 8}
 
 
 # ------------------------------------------------------------------ IFCA

@@ -1,5 +1,7 @@
 """The gate and the drive loop on three-number clients that can be checked by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -383,3 +385,24 @@ def test_a_result_is_kept_by_name_and_comes_back():
     assert list(kept) == ["mean"] and Found.from_arrays(kept).mean == 3.0
     with pytest.raises(KeyError):
         Found(mean=3.0)["extra"]
+
+
+def test_a_function_that_returns_no_memory_is_told_what_to_return():
+    def forgetful(*arguments):
+        return _mean(*arguments)[0]
+
+    algorithm = mean_algorithm(_rounds(1))
+    steps = {"mean": replace(algorithm.steps["mean"], function=forgetful)}
+    with pytest.raises(ProtocolError, match=r"step 'mean' must return \(reply, memory\)"):
+        InProcess().run(replace(algorithm, steps=steps), NoSettings(), THREE)
+
+
+def test_a_lost_quorum_names_the_field_that_is_wrong():
+    def column(*arguments):
+        reply, memory = _mean(*arguments)
+        return {**reply, "total": reply["total"][:, None]}, memory
+
+    algorithm = mean_algorithm(_rounds(1))
+    steps = {"mean": replace(algorithm.steps["mean"], function=column)}
+    with pytest.raises(QuorumLost, match="site 'A': wrong shape in 'total'"):
+        InProcess().run(replace(algorithm, steps=steps), NoSettings(), THREE)

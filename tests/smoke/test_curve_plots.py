@@ -4,9 +4,15 @@ import numpy as np
 import pytest
 
 from fedkin.datasets import make_gaussian_sites
-from fedkin.estimators import FGPR, CoKriging, FedAvgPolynomial, LocalGP, PooledGP
+from fedkin.estimators import (
+    FGPR,
+    CoKriging,
+    FedAvgPolynomial,
+    LocalGP,
+    PooledGP,
+    curve_plots,
+)
 from fedkin.federation import Federation
-from fedkin.report import curve_plots
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +69,7 @@ BY_SITE = ("bands", "calibration")
 def test_plot_draws_every_kind_and_refuses_others(fitted, model, kinds):
     data = fitted[1].federation.take([0, 1, 2])
     model.fit(data)
-    given = None if hasattr(model, "_data") else data
+    given = data if model._data is None else None
     for kind in kinds:
         axes = model.plot(kind, data=given)
         assert axes.lines

@@ -176,7 +176,7 @@ def test_a_saved_prior_serves_new_sites_and_holds_no_rows(tmp_path, kernel):
     with np.load(place, allow_pickle=False) as stored:
         names, words = set(stored.files), str(stored["words"])
         numbers = np.concatenate([stored[n].ravel() for n in names - {"words", "converged"}])
-    assert names == {"words", "theta", "weights", "spread", "outcome", "curve", "converged"}
+    assert names == {"words", "theta", "weights", "spread", "target", "curve", "converged"}
     assert not np.isin(numbers, np.concatenate([data.X.ravel(), data.y])).any()
     assert not any(name in words for name in data.names)
     again = FGPR.load_shared(place)

@@ -302,13 +302,13 @@ def test_adapting_gives_a_new_site_weights_and_leaves_the_rest():
         fitted.adapt(X)
 
 
-def test_adapting_a_mixture_of_regressions_needs_and_uses_the_outcome():
+def test_adapting_a_mixture_of_regressions_needs_and_uses_the_target():
     fitted = FedGrEM(2, family="regression", random_state=0).fit(REGRESSIONS.clients)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 3))
     y = X @ fitted.centers_[1] + rng.normal(size=200)
     before = fitted.score(X, y, groups=["new"] * 200)
-    with pytest.raises(ValueError, match="needs the outcome y"):
+    with pytest.raises(ValueError, match="needs the target y"):
         fitted.adapt(X, groups="new")
     fitted.adapt(X[:100], y[:100], groups="new")
     after = fitted.score(X[100:], y[100:], groups=["new"] * 100)
@@ -317,7 +317,7 @@ def test_adapting_a_mixture_of_regressions_needs_and_uses_the_outcome():
     assert again.score(X, y, groups=["new"] * 200) == pytest.approx(before)
 
 
-def test_predictions_at_a_new_site_do_not_depend_on_the_outcomes_to_be_predicted():
+def test_predictions_at_a_new_site_do_not_depend_on_the_targets_to_be_predicted():
     fitted = FedGrEM(2, family="regression", random_state=0).fit(REGRESSIONS.clients)
     X = np.random.default_rng(0).normal(size=(100, 3))
     y = X @ fitted.centers_[1]

@@ -41,7 +41,7 @@ def _reasons(estimator):
     ],
     expected_failed_checks=_reasons,
 )
-@pytest.mark.filterwarnings("ignore:IFCA still moved")
+@pytest.mark.filterwarnings("ignore:IFCA did not settle")
 def test_scikit_learn_accepts_the_estimators(estimator, check):
     check(estimator)
 
@@ -169,11 +169,11 @@ def test_a_site_without_a_cluster_may_be_adapted():
     assert fitted.adapted_[name] == fitted.adapted_["empty"]
 
 
-def test_a_federation_is_scored_by_its_own_outcome():
+def test_a_federation_is_scored_by_its_own_target():
     data = GROUPS.federation
     fitted = ODCL(4, random_state=0).fit(data)
     assert fitted.score(data) == fitted.score(data, data.y)
-    with pytest.raises(ValueError, match="score needs the outcome y"):
+    with pytest.raises(ValueError, match="score needs the target y"):
         fitted.score(data.X)
 
 

@@ -1,4 +1,4 @@
-"""A whole federation by files: nothing but letters passes between the commands."""
+"""A whole federation by files: nothing but reply files passes between the commands."""
 
 import json
 import socket
@@ -9,9 +9,10 @@ from typer.testing import CliRunner
 
 from fedkin import ODCL, OracleAveraging
 from fedkin.algorithms import algorithm
+from fedkin.algorithms.odcl import question
 from fedkin.cli import app
 from fedkin.datasets import make_logistic_groups, make_sparse_regressions, spoil_sites
-from fedkin.engines.files import Letters, read_letter, write_letter
+from fedkin.engines.files import ReplyFiles, read_reply, write_reply
 from fedkin.names import file_name
 from fedkin.privacy import Ledger
 from fedkin.protocol import ProtocolError, QuorumLost, Reason
@@ -40,7 +41,7 @@ def write_sites(groups, folder):
     for k, name in enumerate(data.names):
         X, y = data.client(k)
         path = folder / f"site-{name}.csv"
-        header = ",".join([*data.feature_names, "outcome"])
+        header = ",".join([*data.feature_names, "target"])
         np.savetxt(
             path, np.column_stack([X, y]), fmt="%.17g", delimiter=",", header=header, comments=""
         )
@@ -48,20 +49,20 @@ def write_sites(groups, folder):
     return paths
 
 
-def letters_of(groups, folder, *options):
-    letters = []
+def replies_of(groups, folder, *options):
+    files = []
     for path in write_sites(groups, folder):
-        letter = path.with_suffix(".npz")
-        done = run("odcl", "local", path, "--target", "outcome", "-o", letter, *options)
+        file = path.with_suffix(".npz")
+        done = run("odcl", "local", path, "--target", "target", "-o", file, *options)
         assert done.exit_code == 0, done.output
-        letters.append(letter)
-    return letters
+        files.append(file)
+    return files
 
 
 @pytest.mark.parametrize("send", ["covariance", "statistics"])
 def test_two_commands_do_what_one_process_does(tmp_path, send):
-    letters = letters_of(GROUPS, tmp_path, "--send", send)
-    done = run("odcl", "combine", *letters, "-o", tmp_path / "models")
+    files = replies_of(GROUPS, tmp_path, "--send", send)
+    done = run("odcl", "combine", *files, "-o", tmp_path / "models")
     assert done.exit_code == 0, done.output
     aggregate = "statistics" if send == "statistics" else "mean"
     fitted = ODCL(aggregate=aggregate, random_state=0).fit(GROUPS.federation)
@@ -75,24 +76,24 @@ def test_two_commands_do_what_one_process_does(tmp_path, send):
     assert list(found["coefficients"]) == ["x0", "x1", "x2", "x3"]
 
 
-def test_a_letter_says_what_leaves_and_holds_no_row(tmp_path):
+def test_a_reply_file_says_what_leaves_and_holds_no_row(tmp_path):
     path = write_sites(GROUPS, tmp_path)[0]
-    done = run("odcl", "local", path, "--target", "outcome", "--ledger", tmp_path / "ledger")
+    done = run("odcl", "local", path, "--target", "target", "--ledger", tmp_path / "ledger")
     assert done.exit_code == 0
     assert "all that leaves site 'site-1' is" in done.output
     assert "model: 5 numbers, coefficients of the site's own fit" in done.output
-    letter = read_letter(path.with_suffix(".letter.npz"))
-    assert set(letter.arrays) == {"model", "rows", "covariance"}
+    written = read_reply(path.with_suffix(".reply.npz"))
+    assert set(written.arrays) == {"model", "rows", "covariance"}
     rows = np.loadtxt(path, delimiter=",", skiprows=1)
-    assert not any(np.isin(array, rows).any() for array in letter.arrays.values())
+    assert not any(np.isin(array, rows).any() for array in written.arrays.values())
     (line,) = Ledger(tmp_path / "ledger").lines()
-    assert set(line["fields"]) == set(letter.arrays)
+    assert set(line["fields"]) == set(written.arrays)
 
 
-def test_logistic_letters_and_json(tmp_path):
+def test_logistic_files_and_json(tmp_path):
     groups = make_logistic_groups(400, n_clients=8, random_state=0)
-    letters = letters_of(groups, tmp_path, "--loss", "logistic")
-    done = run("odcl", "combine", *letters, "-o", tmp_path / "models", "--json")
+    files = replies_of(groups, tmp_path, "--loss", "logistic")
+    done = run("odcl", "combine", *files, "-o", tmp_path / "models", "--json")
     content = json.loads(done.stdout.splitlines()[0])
     assert groups.recovers([site["cluster"] for site in content["sites"]])
 
@@ -101,21 +102,21 @@ def test_numbers_nobody_knows_are_null_in_json(tmp_path):
     def refuse(word):
         raise AssertionError(f"{word} is no JSON")
 
-    letters = letters_of(GROUPS, tmp_path)
-    with np.load(letters[3], allow_pickle=False) as stored:
+    files = replies_of(GROUPS, tmp_path)
+    with np.load(files[3], allow_pickle=False) as stored:
         arrays = dict(stored)
     arrays["model"] = np.full_like(arrays["model"], np.nan)
-    np.savez(letters[3], **arrays)
-    done = run("odcl", "combine", *letters, "-o", tmp_path / "models", "--json")
-    assert done.exit_code == 1 and "write the letter again" in done.stderr
+    np.savez(files[3], **arrays)
+    done = run("odcl", "combine", *files, "-o", tmp_path / "models", "--json")
+    assert done.exit_code == 1 and "write the file again" in done.stderr
     content = json.loads(done.stdout.splitlines()[0], parse_constant=refuse)
     assert content["sites"][3]["rows"] is None and content["sites"][0]["rows"] == 60
 
 
 def test_odd_sites_keep_their_own_model(tmp_path):
     groups = spoil_sites(GROUPS, 0.1, "wild", 3)
-    letters = letters_of(groups, tmp_path)
-    done = run("odcl", "combine", *letters, "-o", tmp_path / "models", "--robust")
+    files = replies_of(groups, tmp_path)
+    done = run("odcl", "combine", *files, "-o", tmp_path / "models", "--robust")
     assert done.exit_code == 0, done.output
     aside = [
         json.loads((tmp_path / "models" / f"site-{name}.model.json").read_text())["set_aside"]
@@ -131,116 +132,118 @@ def groups_of(folder):
 
 @pytest.mark.parametrize("send", ["model", "rows"])
 def test_without_covariances_the_silhouette_chooses_the_number_of_groups(tmp_path, send):
-    letters = letters_of(GROUPS, tmp_path, "--send", send)
-    done = run("odcl", "combine", *letters, "-o", tmp_path / "models")
+    files = replies_of(GROUPS, tmp_path, "--send", send)
+    done = run("odcl", "combine", *files, "-o", tmp_path / "models")
     assert done.exit_code == 0 and "(gap)" in done.output
     groups, heard = groups_of(tmp_path / "models")
     assert GROUPS.recovers(groups) and all(heard)
-    assert run("odcl", "combine", *letters, "-o", tmp_path / "models", "-k", 2).exit_code == 0
+    assert run("odcl", "combine", *files, "-o", tmp_path / "models", "-k", 2).exit_code == 0
 
 
 def test_sums_serve_other_averages_than_pooling(tmp_path):
-    letters = letters_of(GROUPS, tmp_path, "--send", "statistics")
-    done = run("odcl", "combine", *letters, "-o", tmp_path / "models", "--aggregate", "precision")
+    files = replies_of(GROUPS, tmp_path, "--send", "statistics")
+    done = run("odcl", "combine", *files, "-o", tmp_path / "models", "--aggregate", "precision")
     assert done.exit_code == 0 and GROUPS.recovers(groups_of(tmp_path / "models")[0])
     fitted = ODCL(aggregate="precision", random_state=0).fit(GROUPS.federation)
     found = json.loads((tmp_path / "models" / "site-1.model.json").read_text())
     np.testing.assert_allclose(list(found["coefficients"].values()), fitted.coef_[0], rtol=1e-6)
 
 
-def test_one_letter_that_holds_less_bounds_what_is_used_of_all(tmp_path):
-    letters = letters_of(GROUPS, tmp_path)
+def test_one_file_that_holds_less_bounds_what_is_used_of_all(tmp_path):
+    files = replies_of(GROUPS, tmp_path)
     path = tmp_path / "site-2.csv"
-    run("odcl", "local", path, "--target", "outcome", "-o", letters[1], "--send", "model")
-    done = run("odcl", "combine", *letters, "-o", tmp_path / "models")
+    run("odcl", "local", path, "--target", "target", "-o", files[1], "--send", "model")
+    done = run("odcl", "combine", *files, "-o", tmp_path / "models")
     assert done.exit_code == 0, done.output
     assert "no more than --send model was used" in done.stderr
     assert "'site-2' hold less than --send covariance; let these sites write again" in done.stderr
     groups, heard = groups_of(tmp_path / "models")
     assert GROUPS.recovers(groups) and all(heard)
-    done = run("odcl", "combine", *letters, "-o", tmp_path / "models", "--aggregate", "precision")
+    done = run("odcl", "combine", *files, "-o", tmp_path / "models", "--aggregate", "precision")
     assert isinstance(done.exception, ValueError)
-    assert "needs letters written with --send covariance; those of 'site-2'" in str(done.exception)
+    assert "needs reply files written with --send covariance; those of 'site-2'" in str(
+        done.exception
+    )
 
 
-def test_a_letter_of_another_kind_is_not_used_and_needs_attention(tmp_path):
-    letters = letters_of(GROUPS, tmp_path)
+def test_a_reply_file_of_another_kind_is_not_used_and_needs_attention(tmp_path):
+    files = replies_of(GROUPS, tmp_path)
     path = tmp_path / "site-2.csv"
-    run("odcl", "local", path, "--target", "outcome", "-o", letters[1], "--send", "statistics")
-    done = run("odcl", "combine", *letters, "-o", tmp_path / "models")
+    run("odcl", "local", path, "--target", "target", "-o", files[1], "--send", "statistics")
+    done = run("odcl", "combine", *files, "-o", tmp_path / "models")
     assert done.exit_code == 1
-    assert "site 'site-2': its letter was not used" in done.stderr
+    assert "site 'site-2': its reply file was not used" in done.stderr
     assert "let the site write again with --send covariance" in done.stderr
     groups, heard = groups_of(tmp_path / "models")
     assert groups[1] == -1 and [k for k in range(12) if not heard[k]] == [1]
 
 
-def test_letters_no_rows_can_give_need_attention(tmp_path):
-    letters = letters_of(GROUPS, tmp_path)
-    with np.load(letters[5], allow_pickle=False) as stored:
+def test_files_no_rows_can_give_need_attention(tmp_path):
+    files = replies_of(GROUPS, tmp_path)
+    with np.load(files[5], allow_pickle=False) as stored:
         arrays = dict(stored)
     arrays["covariance"] = -arrays["covariance"]
-    np.savez(letters[5], **arrays)
-    done = run("odcl", "combine", *letters, "-o", tmp_path / "models")
+    np.savez(files[5], **arrays)
+    done = run("odcl", "combine", *files, "-o", tmp_path / "models")
     assert done.exit_code == 1 and "warning: left out" in done.stderr and "'site-6'" in done.stderr
     assert not groups_of(tmp_path / "models")[1][5]
 
 
-def test_too_few_usable_letters_are_one_line(tmp_path):
-    letters = letters_of(GROUPS, tmp_path)
-    for path in letters:
+def test_too_few_usable_files_are_one_line(tmp_path):
+    files = replies_of(GROUPS, tmp_path)
+    for path in files:
         with np.load(path, allow_pickle=False) as stored:
             arrays = dict(stored)
         arrays["model"] = np.full_like(arrays["model"], np.nan)
         np.savez(path, **arrays)
-    done = run("odcl", "combine", *letters, "-o", tmp_path / "models")
+    done = run("odcl", "combine", *files, "-o", tmp_path / "models")
     assert isinstance(done.exception, ValueError) and "0 of 12" in str(done.exception)
 
 
-def test_an_engine_of_letters_cannot_send_more_than_they_hold(tmp_path):
-    letters = letters_of(GROUPS, tmp_path, "--send", "model")
+def test_an_engine_of_files_cannot_send_more_than_they_hold(tmp_path):
+    files = replies_of(GROUPS, tmp_path, "--send", "model")
     with pytest.raises(QuorumLost, match="a declared field is missing"):
-        ODCL(aggregate="size", n_clusters=2, engine=Letters.read(letters)).fit()
+        ODCL(aggregate="size", n_clusters=2, engine=ReplyFiles.read(files)).fit()
 
 
-def test_letters_that_do_not_fit_together_are_named(tmp_path):
-    ODCL_ALGORITHM = algorithm("odcl")
-    data = GROUPS.federation
+def test_files_that_do_not_fit_together_are_named(tmp_path):
+    method, data = algorithm("odcl"), GROUPS.federation
 
-    def letter(k, name, **settings):
-        return write_letter(tmp_path / name, ODCL_ALGORITHM, "model", data.take([k]), settings)
+    def write(clients, name, **settings):
+        chosen = method.settings(**settings)
+        return write_reply(tmp_path / name, method, question("model"), clients, chosen)
 
-    letter(0, "a.npz")
-    letter(1, "b.npz", alpha=0.1)
+    write(data.take([0]), "a.npz")
+    write(data.take([1]), "b.npz", alpha=0.1)
     with pytest.raises(ValueError, match=r"site '2' fitted with alpha=0.1, not None"):
-        ODCL(1, engine=Letters.read([tmp_path / "a.npz", tmp_path / "b.npz"])).fit()
-    with pytest.raises(ValueError, match="two letters come from site '1'"):
-        Letters.read([tmp_path / "a.npz", tmp_path / "a.npz"])
+        ODCL(1, engine=ReplyFiles.read([tmp_path / "a.npz", tmp_path / "b.npz"])).fit()
+    with pytest.raises(ValueError, match="two reply files come from site '1'"):
+        ReplyFiles.read([tmp_path / "a.npz", tmp_path / "a.npz"])
     with pytest.raises(ValueError, match="fit\\(\\) takes no data"):
-        ODCL(1, engine=Letters.read([tmp_path / "a.npz"])).fit(data)
+        ODCL(1, engine=ReplyFiles.read([tmp_path / "a.npz"])).fit(data)
     with pytest.raises(ProtocolError, match="refine_rounds=0"):
-        ODCL(1, refine_rounds=1, engine=Letters.read([tmp_path / "a.npz"])).fit()
+        ODCL(1, refine_rounds=1, engine=ReplyFiles.read([tmp_path / "a.npz"])).fit()
     with pytest.raises(ValueError, match="comes from one site"):
-        write_letter(tmp_path / "c.npz", ODCL_ALGORITHM, "model", data, {})
-    (tmp_path / "no.npz").write_bytes(b"not a letter")
-    with pytest.raises(ValueError, match=r"no.npz is not a letter"):
-        read_letter(tmp_path / "no.npz")
+        write(data, "c.npz")
+    (tmp_path / "no.npz").write_bytes(b"not a reply file")
+    with pytest.raises(ValueError, match=r"no.npz is not a reply file"):
+        read_reply(tmp_path / "no.npz")
 
 
 def test_a_site_with_too_few_rows_writes_nothing(tmp_path):
     path = write_sites(GROUPS, tmp_path)[0]
-    letter = tmp_path / "out.npz"
-    done = run("odcl", "local", path, "--target", "outcome", "-o", letter, "--least-rows", 100)
-    assert "nothing was written: too few rows" in str(done.exception) and not letter.exists()
+    file = tmp_path / "out.npz"
+    done = run("odcl", "local", path, "--target", "target", "-o", file, "--least-rows", 100)
+    assert "nothing was written: too few rows" in str(done.exception) and not file.exists()
 
 
-def test_a_spoilt_letter_is_refused_and_costs_only_its_site(tmp_path):
-    letters = letters_of(GROUPS, tmp_path)
-    with np.load(letters[3], allow_pickle=False) as stored:
+def test_a_spoilt_file_is_refused_and_costs_only_its_site(tmp_path):
+    files = replies_of(GROUPS, tmp_path)
+    with np.load(files[3], allow_pickle=False) as stored:
         arrays = dict(stored)
     arrays["model"] = np.full_like(arrays["model"], np.nan)
-    np.savez(letters[3], **arrays)
-    fitted = ODCL(engine=Letters.read(letters), random_state=0).fit()
+    np.savez(files[3], **arrays)
+    fitted = ODCL(engine=ReplyFiles.read(files), random_state=0).fit()
     assert [(r.site, r.reason) for r in fitted.refusals_] == [("site-4", Reason.NOT_FINITE)]
     assert fitted.n_clusters_ == 2 and fitted.labels_[3] == -1
     assert np.isfinite(fitted.coef_).all()
@@ -254,12 +257,12 @@ def test_a_sites_name_cannot_leave_the_folder(name):
 
 
 def test_known_clusters_by_name_need_no_data_here(tmp_path):
-    letters = letters_of(GROUPS, tmp_path, "--send", "model", "--no-intercept")
+    files = replies_of(GROUPS, tmp_path, "--send", "model", "--no-intercept")
     truth = {f"site-{name}": k for name, k in zip(GROUPS.federation.names, GROUPS.labels)}
     plain = {"fit_intercept": False}
-    apart = OracleAveraging(truth, engine=Letters.read(letters), **plain).fit()
+    apart = OracleAveraging(truth, engine=ReplyFiles.read(files), **plain).fit()
     together = OracleAveraging(GROUPS.labels, **plain).fit(GROUPS.federation)
     np.testing.assert_allclose(apart.coef_, together.coef_, rtol=1e-12)
     del truth["site-1"]
-    with pytest.raises(ValueError, match="the known clusters lack site 'site-1'"):
-        OracleAveraging(truth, engine=Letters.read(letters), **plain).fit()
+    with pytest.raises(ValueError, match="true_labels lacks site 'site-1'"):
+        OracleAveraging(truth, engine=ReplyFiles.read(files), **plain).fit()

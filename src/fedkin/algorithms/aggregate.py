@@ -1,22 +1,24 @@
-"""Averages over sites that one site cannot move at will."""
+"""Averages over sites: of all of them, also such that one site cannot move at will, or by group."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from fedkin.arrays import Floats, Indices
+from fedkin.shrinkage.median import geometric_median
+
 Robust = Literal[False, "median", "trimmed"]
 
 # "trimmed": a site this many times the median distance from the centre does not count. Sites that
 # are alike lie within about three, so a clean federation is averaged in full.
-FAR = 10.0
+FAR_FROM_CENTRE = 10.0
 # No site counts for more than this many median ones, whatever number of rows it claims.
 MOST_WEIGHT = 3.0
-MEDIAN_STEPS = 200
-MEDIAN_TOLERANCE = 1e-12
+
+
+# ------------------------------------------------------------------ all sites
 
 
 def average(points: Floats, weights: Floats, robust: Robust = False) -> Floats:
@@ -31,7 +33,7 @@ def average(points: Floats, weights: Floats, robust: Robust = False) -> Floats:
     if robust == "median":
         return centre * scale
     distance = np.linalg.norm(points / scale - centre, axis=1)
-    kept = distance <= FAR * max(float(np.median(distance)), 1e-300)
+    kept = distance <= FAR_FROM_CENTRE * max(float(np.median(distance)), 1e-300)
     return average(points[kept], weights[kept])
 
 
@@ -45,11 +47,11 @@ def capped(weights: Floats) -> Floats:
 
 def weighted_median(values: Floats, weights: Floats) -> float:
     """The value (m,) with half the weight on either side; between two, their mean."""
-    order = np.argsort(values, kind="stable")
-    values, reached = values[order], np.cumsum(weights[order])
-    half = 0.5 * reached[-1]
-    low, high = (int(np.searchsorted(reached, half, side)) for side in ("left", "right"))
-    return 0.5 * float(values[low] + values[min(high, len(values) - 1)])
+    low, high = (
+        sign * np.quantile(sign * values, 0.5, weights=weights, method="inverted_cdf")
+        for sign in (1.0, -1.0)
+    )
+    return 0.5 * float(low + high)
 
 
 def _spread(points: Floats) -> Floats:
@@ -58,23 +60,45 @@ def _spread(points: Floats) -> Floats:
     return np.where(spread > 0, spread, 1.0)
 
 
-def geometric_median(points: Floats, weights: Floats) -> Floats:
-    """The point with the least weighted sum of distances (Vardi and Zhang's Weiszfeld step)."""
-    centre: Floats = np.median(points, axis=0)
-    for _ in range(MEDIAN_STEPS):
-        difference = points - centre
-        distance = np.linalg.norm(difference, axis=1)
-        apart = distance > 0
-        pull = weights[apart] / distance[apart]
-        if not len(pull):
-            break
-        move = pull @ difference[apart]
-        held = weights[~apart].sum()
-        length = float(np.linalg.norm(move))
-        if length <= held:
-            break
-        step = move / pull.sum() * (1.0 - held / length)
-        centre = centre + step
-        if np.linalg.norm(step) <= MEDIAN_TOLERANCE * (1.0 + np.linalg.norm(centre)):
-            break
-    return centre
+# ------------------------------------------------------------------ groups of sites
+
+
+def members(labels: Indices, n_groups: int) -> Floats:
+    """Indicators (..., K, m) of labels (..., m); one outside 0..K-1 belongs to no group."""
+    return (labels[..., None, :] == np.arange(n_groups)[:, None]).astype(np.float64)
+
+
+def weighted_means(models: Floats, labels: Indices, n_groups: int, weights: Floats) -> Floats:
+    """Means (K, d) of models (m, d) with weights (m,); NaN for a group without weight."""
+    share = members(labels, n_groups) * weights
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray((share @ models) / share.sum(axis=1, keepdims=True))
+
+
+def precision_means(
+    models: Floats, labels: Indices, n_groups: int, covariances: Floats, rows: Floats
+) -> Floats:
+    """(sum P_i)^-1 sum P_i theta_i with P_i the inverse of a client's covariance (m, d, d).
+
+    A client that withholds its covariance (zeros) has no say beside others that give theirs: its
+    rows determine its model badly or not at all, and a weight by rows (m,) would let it in for far
+    more than it knows. Where a whole group withholds, rows are all there is to weigh by.
+    """
+    known = np.einsum("mdd->m", covariances) > 0
+    precisions = np.zeros_like(covariances)
+    precisions[known] = np.linalg.inv(covariances[known])
+    pulled = np.einsum("mij,mj->mi", precisions, models)
+    means = weighted_means(models, labels, n_groups, rows)
+    for k in np.unique(labels[known & (labels >= 0)]):
+        inside = known & (labels == k)
+        total = precisions[inside].sum(axis=0)
+        means[k] = np.linalg.solve(total, pulled[inside].sum(axis=0))
+    return means
+
+
+def geometric_medians(models: Floats, labels: Indices, n_groups: int) -> Floats:
+    """Points (K, d) of the least total distance to their group's models; NaN without any."""
+    medians = np.full((n_groups, models.shape[1]), np.nan)
+    for k in np.unique(labels[labels >= 0]):
+        medians[k] = geometric_median(models[labels == k])
+    return medians

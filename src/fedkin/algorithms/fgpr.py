@@ -29,7 +29,7 @@ Where we differ from the paper
   averaged plainly); both aim at the same point.
 - `mean="constant"` (default): the site's mean is integrated out instead of taken as known,
   which matters below 20 rows; "zero" is the paper's.
-- Sites whose standardised outcome does not vary (one row, constant) teach nothing and take the
+- Sites whose standardised target does not vary (one row, constant) teach nothing and take the
   population's location and scale.
 """
 
@@ -39,60 +39,32 @@ from collections.abc import Generator
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from fedkin.algorithms import fgpr_sites as sites
 from fedkin.algorithms.aggregate import average, capped, weighted_median
 from fedkin.algorithms.fgpr_mixture import Mixture, grow_mixture
-from fedkin.algorithms.minimise import Minimum, Seen, minimise_damped
+from fedkin.algorithms.fgpr_result import FgprResult
+from fedkin.algorithms.fgpr_settings import FgprSettings
+from fedkin.algorithms.minimise import Seen, minimise_damped
+from fedkin.arrays import Floats
 from fedkin.models.gp_rows import centres_only
 from fedkin.models.kernels import Form, default_spec, form_of
 from fedkin.models.least_squares import MOST_ROWS
-from fedkin.protocol import (
-    Algorithm,
-    Ask,
-    Field,
-    Program,
-    Replies,
-    Result,
-    Roster,
-    Settings,
-    Step,
-)
+from fedkin.protocol import Algorithm, Ask, Field, Program, Replies, Roster, Step, over_roster
 
-Floats = NDArray[np.float64]
 Server = Generator[Ask, Replies, Any]
 
-DEFAULTS: dict[str, Any] = {
-    "kernel": None,
-    "optimizer": "exact",
-    "personalise": "choose",
-    "n_priors": 1,
-    "max_priors": 4,
-    "normalize_y": True,
-    "mean": "constant",
-    "max_points": 500,
-    "init": "auto",
-    "local_steps": 5,
-    "batch_size": 32,
-    "learning_rate": 1.0,
-    "schedule": "cosine",
-    "gradient_scaling": "rows",
-    "robust": False,
-    "max_rounds": 100,
-    "tol": 1e-5,
-    "fraction": 1.0,
-}
 # Local steps count as settled when a round moves no log-parameter by more than this.
-SETTLED = 0.05
+SETTLED_STEP = 0.05
 # Median of a squared standard normal: turns medians of squares into variances.
-MEDIAN_SQUARE = 0.45493642311957305
+MEDIAN_SQUARE = float(ndtri(0.75)) ** 2
 
 # ------------------------------------------------------------------ what leaves a client
 
 ROWS = Field((), "number of rows the site learns from", bound=MOST_ROWS)
 FEATURES = Field((), "number of features")
-MOMENTS = Field((2,), "mean and standard deviation of the outcome; coarse below 5 rows, 0 of one")
+MOMENTS = Field((2,), "mean and standard deviation of the target; coarse below 5 rows, 0 of one")
 SPREAD = Field(("d",), "standard deviation of every feature; coarse below 5 rows, 0 of one")
 VALUE = Field(("priors",), "negative log likelihood of the site's rows under each prior")
 GRADIENT = Field(("priors", "p"), "its gradient by the log hyper-parameters")
@@ -111,9 +83,9 @@ LIMIT = Field(("p",), "bound of the log hyper-parameters")
 # ------------------------------------------------------------------ server program
 
 
-class Outcome(NamedTuple):
-    """A typical site's: location and scale of the standardisation, variance of the locations
-    between sites, and of the standardised outcome."""
+class TypicalTarget(NamedTuple):
+    """Location and scale of the standardisation at a typical site, variance of the locations
+    between sites, and of the standardised target."""
 
     location: float
     scale: float
@@ -122,61 +94,54 @@ class Outcome(NamedTuple):
 
 
 class Population(NamedTuple):
-    """What is known of all sites: rows (m,), the prior's form, spread of features, outcome."""
+    """What is known of all sites: rows (m,), the prior's form, spread of features, target."""
 
     rows: Floats
     form: Form
     spread: Floats
-    outcome: Outcome
+    target: TypicalTarget
 
 
-def program(roster: Roster, settings: Settings) -> Program:
+def program(roster: Roster, settings: FgprSettings) -> Program:
     """Describe, find the prior or priors, let every site settle."""
     replies = yield Ask("describe", note="sizes and spreads")
     population = _population(replies, len(roster), settings)
     start = _start(population.form, settings)
-    if settings["optimizer"] == "none" or not start.size:
+    if settings.optimizer == "none" or not start.size:
         mixture = Mixture.of(start[0])
-    elif settings["optimizer"] != "exact":
-        mixture = yield from _by_local_steps(population, start[0], settings)
-    elif settings["robust"] is not False or settings["fraction"] < 1.0:
-        found = yield from _by_damped_steps(population, start[0], settings)
-        mixture = Mixture.of_search(found)
+    elif settings.optimizer != "exact":
+        mixture = yield from _by_local_steps(population.form, start[0], settings)
+    elif not settings.searched:
+        mixture = yield from _by_damped_steps(population.form, start[0], settings)
     else:
         mixture = yield from grow_mixture(start, population.form, settings)
-    common = {
-        "theta": mixture.theta,
-        "weights": mixture.weights,
-        "lower": population.form.lower,
-        "upper": population.form.upper,
-    }
+    common = {"theta": mixture.theta, "weights": mixture.weights, **_limits(population.form)}
     settled = yield Ask("settle", common, note="sites settle")
     return _result(mixture, population, settled, len(roster))
 
 
-def _population(replies: Replies, n_clients: int, settings: Settings) -> Population:
-    rows = np.zeros(n_clients)
-    rows[replies.clients] = replies["rows"]
+def _population(replies: Replies, n_clients: int, settings: FgprSettings) -> Population:
     d = int(np.median(replies["features"]))
     told = replies["spread"][replies["spread"].any(axis=1)]
     spread = np.median(told, axis=0) if len(told) else np.ones(d)
-    outcome = _typical_outcome(replies, settings)
-    spec = settings["kernel"] or default_spec(spread, outcome.variance)
-    return Population(rows, form_of(spec, d), spread, outcome)
+    target = _typical_target(replies, settings)
+    spec = settings.kernel or default_spec(spread, target.variance)
+    rows = over_roster(replies["rows"], replies.clients, n_clients, missing=0.0)
+    return Population(rows, form_of(spec, d), spread, target)
 
 
-def _typical_outcome(replies: Replies, settings: Settings) -> Outcome:
+def _typical_target(replies: Replies, settings: FgprSettings) -> TypicalTarget:
     mean, deviation = replies["moments"].T
     known = (deviation > 0) & (replies["rows"] > 0)
     if not known.any():
-        return Outcome(0.0, 1.0, 0.0, 1.0)
-    moments_of = _moments if settings["robust"] is False else _median_moments
+        return TypicalTarget(0.0, 1.0, 0.0, 1.0)
+    moments_of = _moments if settings.robust is False else _median_moments
     location, within, between = moments_of(mean[known], deviation[known], replies["rows"][known])
-    if settings["normalize_y"] is True:
-        return Outcome(location, within**0.5, between, 1.0)
-    if centres_only(settings["normalize_y"], settings["mean"]):
-        return Outcome(location, 1.0, between, within)
-    return Outcome(0.0, 1.0, 0.0, within + between + location**2)
+    if settings.normalize_y is True:
+        return TypicalTarget(location, within**0.5, between, 1.0)
+    if centres_only(settings.normalize_y, settings.mean):
+        return TypicalTarget(location, 1.0, between, within)
+    return TypicalTarget(0.0, 1.0, 0.0, within + between + location**2)
 
 
 def _moments(mean: Floats, deviation: Floats, rows: Floats) -> tuple[float, float, float]:
@@ -187,76 +152,72 @@ def _moments(mean: Floats, deviation: Floats, rows: Floats) -> tuple[float, floa
 
 
 def _median_moments(mean: Floats, deviation: Floats, rows: Floats) -> tuple[float, float, float]:
-    """The same by medians, which no single site moves at will."""
+    """Location and variances by medians, which no single site moves at will."""
     weights = capped(rows)
     location, within = weighted_median(mean, weights), weighted_median(deviation**2, weights)
     return location, within, weighted_median((mean - location) ** 2, weights) / MEDIAN_SQUARE
 
 
-def _start(form: Form, settings: Settings) -> Floats:
+def _start(form: Form, settings: FgprSettings) -> Floats:
     """The priors (k, p) to begin with: the kernel's, or those given."""
-    init, most = settings["init"], settings["n_priors"] or settings["max_priors"]
-    if isinstance(init, str):
+    given, most, p = settings.init, settings.most_priors, len(form.start)
+    if isinstance(given, str):
         return form.start[None]
-    given = np.asarray(init, dtype=np.float64)
     start = np.atleast_2d(given)
-    if start.ndim > 2 or start.shape[1] != len(form.start) or not 1 <= len(start) <= most:
+    if start.ndim > 2 or start.shape[1] != p or not 1 <= len(start) <= most:
         rows = "a row" if most == 1 else f"up to {most} rows"
         raise ValueError(
-            f"init has shape {given.shape}; the kernel has {len(form.start)} free log-parameters: "
-            f"give them as an array ({len(form.start)},) or as {rows} of a table"
+            f"init has shape {given.shape}; the kernel has {p} free log-parameters: give them as "
+            f"an array ({p},) or as {rows} of a table"
         )
-    if not np.isfinite(start).all():
-        raise ValueError("init has entries that are not finite; it holds logarithms")
     return start
 
 
-def _by_damped_steps(population: Population, start: Floats, settings: Settings) -> Server:
+def _limits(form: Form) -> dict[str, Floats]:
+    return {"lower": form.lower, "upper": form.upper}
+
+
+def _by_damped_steps(form: Form, start: Floats, settings: FgprSettings) -> Server:
     """Averages of gradients per row, robust or of some sites only; no objective to search."""
-    form, fraction, robust = population.form, settings["fraction"], settings["robust"]
+    fraction = settings.fraction
 
     def evaluate(theta: Floats) -> Generator[Ask, Replies, Seen]:
         replies = yield Ask("likelihood", {"theta": theta[None]}, fraction=fraction, note="prior")
+        who = replies.clients.tobytes()
         if not replies["rows"].any():
-            return Seen(np.nan, np.zeros_like(theta), replies.clients.tobytes())
-        rows = np.maximum(replies["rows"], 1.0)
+            return Seen(np.nan, np.zeros_like(theta), who)
         both = np.column_stack([replies["value"][:, 0], replies["gradient"][:, 0]])
-        per_row = both / rows[:, None]
-        mean = average(per_row, replies["rows"], robust)
-        return Seen(float(mean[0]), mean[1:], replies.clients.tobytes())
+        per_row = both / np.maximum(replies["rows"], 1.0)[:, None]
+        mean = average(per_row, replies["rows"], settings.robust)
+        return Seen(float(mean[0]), mean[1:], who)
 
-    found: Minimum = yield from minimise_damped(
-        evaluate,
-        start,
-        form.lower,
-        form.upper,
-        settings["tol"],
-        settings["max_rounds"],
-        decay=fraction < 1.0,
+    limits, decay = (form.lower, form.upper), fraction < 1.0
+    minimum = yield from minimise_damped(
+        evaluate, start, *limits, settings.tol, settings.max_rounds, decay
     )
-    return found
+    return Mixture.at(minimum)
 
 
-def _by_local_steps(population: Population, start: Floats, settings: Settings) -> Server:
+def _by_local_steps(form: Form, start: Floats, settings: FgprSettings) -> Server:
     """The paper's rounds: sites step by themselves, the server averages."""
-    theta, form = np.clip(start, population.form.lower, population.form.upper), population.form
+    theta, robust = np.clip(start, form.lower, form.upper), settings.robust
     path, values, moved = [theta], [], np.inf
     for rates in step_sizes(settings):
-        common = {"theta": theta, "rates": rates, "lower": form.lower, "upper": form.upper}
-        replies = yield Ask("local_steps", common, fraction=settings["fraction"], note="prior")
+        common = {"theta": theta, "rates": rates, **_limits(form)}
+        replies = yield Ask("local_steps", common, fraction=settings.fraction, note="prior")
         if replies["rows"].sum() > 0:
-            new = average(replies["theta"], replies["rows"], settings["robust"])
+            new = average(replies["theta"], replies["rows"], robust)
             moved = float(np.abs(new - theta).max(initial=0.0))
             theta = np.clip(new, form.lower, form.upper)
-            value = average(replies["value"][:, None], replies["rows"], settings["robust"])
-            values.append(float(value[0]))
+            values.append(average(replies["value"][:, None], replies["rows"], robust)[0])
         path.append(theta)
-    return Mixture(theta[None], np.ones(1), moved <= SETTLED, np.array(path), np.array(values))
+    settled = moved <= SETTLED_STEP
+    return Mixture(theta[None], np.ones(1), settled, np.array(path), np.array(values))
 
 
-def step_sizes(settings: Settings) -> Floats:
+def step_sizes(settings: FgprSettings) -> Floats:
     """Step sizes (rounds, local steps): 1/t over local steps, the others over rounds."""
-    n_rounds, n_steps = settings["max_rounds"], settings["local_steps"]
+    n_rounds, n_steps = settings.max_rounds, settings.local_steps
     t = 1.0 + np.arange(n_rounds * n_steps).reshape(n_rounds, n_steps)
     number = np.repeat(np.arange(n_rounds)[:, None], n_steps, axis=1)
     share = {
@@ -265,47 +226,35 @@ def step_sizes(settings: Settings) -> Floats:
         "cosine": 0.5 * (1.0 + np.cos(np.pi * number / n_rounds)),
         "constant": np.ones_like(t),
     }
-    sizes: Floats = settings["learning_rate"] * share[settings["schedule"]]
+    sizes: Floats = settings.learning_rate * share[settings.schedule]
     return sizes
 
 
-def _result(mixture: Mixture, population: Population, settled: Replies, m: int) -> Result:
-    loglik, own, rows = np.full(m, np.nan), np.zeros(m), population.rows.copy()
-    loglik[settled.clients] = settled["loglik"]
-    own[settled.clients] = settled["own"]
-    rows[settled.clients] = settled["rows"]
-    return {
-        "theta": mixture.theta,
-        "weights": mixture.weights,
-        "converged": np.array(mixture.converged),
-        "history_theta": mixture.path,
-        "history_value": mixture.values,
-        "curve": mixture.curve,
-        "spread": population.spread,
-        "outcome": np.array(population.outcome),
-        "site_loglik": loglik,
-        "site_own": own,
-        "site_rows": rows,
-    }
+def _result(mixture: Mixture, population: Population, settled: Replies, m: int) -> FgprResult:
+    return FgprResult(
+        theta=mixture.theta,
+        weights=mixture.weights,
+        converged=np.array(mixture.converged),
+        history_theta=mixture.path,
+        history_value=mixture.values,
+        curve=mixture.curve,
+        spread=population.spread,
+        target=np.array(population.target),
+        loglik=settled["loglik"].sum(),
+        site_loglik=over_roster(settled["loglik"], settled.clients, m),
+        site_own=over_roster(settled["own"], settled.clients, m, missing=0.0),
+        site_rows=over_roster(settled["rows"], settled.clients, m, missing=population.rows),
+    )
 
 
 _LIMITS: dict[str, Field] = {"lower": LIMIT, "upper": LIMIT}
 
 FGPR = Algorithm(
     name="fgpr",
+    settings=FgprSettings,
     prepare=sites.prepare_sites,
     program=program,
-    defaults=DEFAULTS,
-    client_settings=(
-        "kernel",
-        "optimizer",
-        "personalise",
-        "normalize_y",
-        "mean",
-        "max_points",
-        "batch_size",
-        "gradient_scaling",
-    ),
+    result=FgprResult,
     steps={
         "describe": Step(
             sites.describe,

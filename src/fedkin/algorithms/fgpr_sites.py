@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from scipy.optimize import minimize
 
+from fedkin.algorithms.fgpr_settings import FgprSettings
+from fedkin.arrays import Arrays, Floats, Indices
 from fedkin.federation import Federation
-from fedkin.models.gaussian_process import evaluate, evaluate_pack
+from fedkin.models.adam import Adam
+from fedkin.models.gaussian_process import (
+    evaluate,
+    evaluate_each,
+    prior_responsibilities,
+)
 from fedkin.models.gp_rows import (
     Packed,
     Prepared,
@@ -16,15 +23,13 @@ from fedkin.models.gp_rows import (
     half_octaves,
     input_frame,
     mean_basis,
-    outcome_moments,
     prepare,
+    standardised,
+    target_moments,
 )
 from fedkin.models.kernels import Form, default_spec, form_of
-from fedkin.protocol import Array, Arrays, Settings
 from fedkin.randomness import Keys
 from fedkin.ties import RELATIVE, first_best, first_least
-
-Floats = NDArray[np.float64]
 
 # A site with fewer rows tells location and spread of its rows only coarsely.
 LEAST_FOR_MOMENTS = 5
@@ -36,9 +41,8 @@ LONGEST_LOCAL_STEP = 5.0
 # only keeps them from where no row speaks against them, "own" (a site alone) knows no others.
 PERSONAL_SPREAD = {"map": 1.0, "choose": 2.0, "own": np.inf}
 # Local fits: steps of L-BFGS and size of the projected gradient at which they end.
-LOCAL_STEPS = 200
-LOCAL_TOLERANCE = 1e-6
-ADAM = (0.9, 0.999, 1e-8)
+PERSONAL_STEPS = 200
+PERSONAL_TOLERANCE = 1e-6
 
 
 class Cache(NamedTuple):
@@ -47,45 +51,42 @@ class Cache(NamedTuple):
     data: Prepared
     form: Form
 
-    def take(self, who: Array) -> Cache:
+    def take(self, who: Indices) -> Cache:
         """Those of some clients."""
         return Cache(self.data.take(who), self.form)
 
+    def limited(self, common: Arrays) -> Cache:
+        """With the server's bounds: those of the default kernel depend on all sites."""
+        form = self.form._replace(lower=common["lower"], upper=common["upper"])
+        return self._replace(form=form)
 
-def prepare_sites(clients: Federation, settings: Settings) -> Cache:
+
+def prepare_sites(clients: Federation, settings: FgprSettings) -> Cache:
     """Standardise and pack; read the kernel."""
-    spec = settings["kernel"] or default_spec(np.ones(clients.n_features))
-    data = prepare(clients, settings["normalize_y"], settings["mean"], settings["max_points"])
+    spec = settings.kernel or default_spec(np.ones(clients.n_features))
+    data = prepare(clients, settings.normalize_y, settings.mean, settings.max_points)
     return Cache(data, form_of(spec, clients.n_features))
 
 
 def describe(clients, cache, settings, common, personal, memory, keys):
     """Size, and location and spread of the rows: exact, of few rows coarse, of one row none."""
-    outcome = outcome_moments(clients)
-    _, spread = input_frame(clients)
-    few = (clients.sizes < LEAST_FOR_MOMENTS)[:, None]
-    moments = np.where(few, np.stack(coarse(*outcome), axis=1), np.stack(outcome, axis=1))
-    unknown = (outcome[1] <= 0) | (clients.sizes < 2)
+    target, (_, spread) = target_moments(clients), input_frame(clients)
+    few, one = (clients.sizes[:, None] < least for least in (LEAST_FOR_MOMENTS, 2))
+    moments = np.where(few, np.stack(coarse(*target), axis=1), np.stack(target, axis=1))
+    unknown = one | (target[1] <= 0)[:, None]
     reply = {
         "rows": cache.data.rows,
         "features": np.full(len(clients), float(clients.n_features)),
-        "moments": np.where(unknown[:, None], 0.0, moments),
-        "spread": np.where(
-            clients.sizes[:, None] < 2, 0.0, np.where(few, half_octaves(spread), spread)
-        ),
+        "moments": np.where(unknown, 0.0, moments),
+        "spread": np.where(one, 0.0, np.where(few, half_octaves(spread), spread)),
     }
     return reply, memory
 
 
 def likelihood(clients, cache, settings, common, personal, memory, keys):
     """Value and gradient under every prior."""
-    found = [evaluate(cache.data, cache.form, theta) for theta in common["theta"]]
-    reply = {
-        "value": np.stack([one.value for one in found], axis=1),
-        "gradient": np.stack([one.gradient for one in found], axis=1),
-        "rows": cache.data.rows,
-    }
-    return reply, memory
+    value, gradient, _ = evaluate_each(cache.data, cache.form, common["theta"])
+    return {"value": value, "gradient": gradient, "rows": cache.data.rows}, memory
 
 
 # ------------------------------------------------------------------ local steps (the paper's)
@@ -94,16 +95,15 @@ def likelihood(clients, cache, settings, common, personal, memory, keys):
 def local_steps(clients, cache, settings, common, personal, memory, keys):
     """E steps on mini-batches from the shared hyper-parameters."""
     theta = np.tile(common["theta"], (len(clients), 1))
-    first, second = np.zeros_like(theta), np.zeros_like(theta)
-    batches = _Batches(clients, cache, settings)
-    divisor = _divisors(batches.sizes, cache.form, settings["gradient_scaling"])
+    batches, adam = _Batches(clients, cache.data, settings), Adam()
+    divisor = _divisors(batches.sizes, cache.form, settings.gradient_scaling)
     value = np.zeros(len(clients))
     for number, rate in enumerate(common["rates"], 1):
-        found = batches.evaluate(theta, keys.fold(number))
-        value += found[0] / np.maximum(batches.sizes, 1.0)
-        step = found[1] / divisor
-        if settings["optimizer"] == "adam-restarted":
-            step = _adam(step, first, second, number)
+        batch = evaluate(batches.drawn(keys.fold(number)), cache.form, theta)
+        value += batch.value / np.maximum(batches.sizes, 1.0)
+        step = batch.gradient / divisor
+        if settings.optimizer == "adam-restarted":
+            step = adam.direction(step, number)
         step *= rate
         longest = np.linalg.norm(step, axis=1, keepdims=True) / LONGEST_LOCAL_STEP
         theta = np.clip(theta - step / np.maximum(longest, 1.0), common["lower"], common["upper"])
@@ -120,41 +120,23 @@ def _divisors(sizes: Floats, form: Form, scaling: str) -> Floats:
     return divisor
 
 
-def _adam(gradient: Floats, first: Floats, second: Floats, number: int) -> Floats:
-    """Adam's direction; its averages begin anew in every round."""
-    fade, fade_square, least = ADAM
-    first += (1 - fade) * (gradient - first)
-    second += (1 - fade_square) * (gradient**2 - second)
-    size = np.sqrt(second / (1 - fade_square**number))
-    direction: Floats = first / (1 - fade**number) / (size + least)
-    return direction
-
-
 class _Batches:
     """Mini-batches: small sites whole, of the others `batch_size` rows drawn anew each step."""
 
-    def __init__(self, clients: Federation, cache: Cache, settings: Settings) -> None:
-        size = settings["batch_size"]
-        data = self.data = cache.data
-        self.form, self.clients, self.size = cache.form, clients, size
-        self.sizes = np.minimum(data.rows, size)
-        whole = [pack.part(data.rows[pack.owner] <= size) for pack in data.packs]
+    def __init__(self, clients: Federation, data: Prepared, settings: FgprSettings) -> None:
+        self.clients, self.data, self.size = clients, data, settings.batch_size
+        self.sizes = np.minimum(data.rows, self.size)
+        whole = [pack.part(data.rows[pack.owner] <= self.size) for pack in data.packs]
         self.whole = [pack for pack in whole if len(pack.owner)]
-        self.large = np.flatnonzero(data.rows > size)
+        self.large = np.flatnonzero(data.rows > self.size)
         if len(self.large):
-            assert clients.y is not None
-            y = (clients.y - data.location[clients.owner]) / data.scale[clients.owner]
-            self.rows = clients.X, y, mean_basis(clients, y, settings["mean"])
+            y = standardised(clients, data.location, data.scale)
+            self.rows = clients.X, y, mean_basis(clients, y, settings.mean)
 
-    def evaluate(self, theta: Floats, keys: Keys) -> tuple[Floats, Floats]:
-        """Values (m,) and gradients (m, p), each client at its own theta (m, p)."""
-        value, gradient = np.zeros(len(theta)), np.zeros_like(theta)
+    def drawn(self, keys: Keys) -> Prepared:
+        """The rows of one step."""
         packs = [*self.whole, self._draw(keys)] if len(self.large) else self.whole
-        for pack in packs:
-            found = evaluate_pack(pack, self.form, theta[pack.owner])
-            np.add.at(value, pack.owner, found.value)
-            np.add.at(gradient, pack.owner, found.gradient)
-        return value, gradient
+        return self.data._replace(packs=tuple(packs))
 
     def _draw(self, keys: Keys) -> Packed:
         sizes = self.clients.sizes[self.large]
@@ -181,39 +163,32 @@ def settle(clients, cache, settings, common, personal, memory, keys):
     They stay here as memory; what leaves is the log likelihood of what the site now uses and
     whether it keeps hyper-parameters of its own.
     """
-    found = [evaluate(cache.data, cache.form, theta) for theta in common["theta"]]
-    value = np.stack([one.value for one in found], axis=1)
-    with np.errstate(divide="ignore"):
-        joint = np.log(common["weights"]) - value
-    top = joint.max(axis=1)
-    share = np.exp(joint - top[:, None])
-    loglik = top + np.log(share.sum(axis=1))
-    share /= share.sum(axis=1, keepdims=True)
+    value, _, jitter = evaluate_each(cache.data, cache.form, common["theta"])
+    loglik, share = prior_responsibilities(value, np.log(common["weights"]))
     theta = common["theta"][first_best(share, axis=1, floor=RELATIVE)]
     own = np.zeros(len(clients))
-    for k in range(len(clients) if settings["personalise"] != "posterior" else 0):
-        mine = _personal(cache, k, theta[k], float(loglik[k]), settings["personalise"], common)
+    cache = cache.limited(common)
+    for k in range(len(clients) if settings.personalise != "posterior" else 0):
+        mine = _personal(cache, k, theta[k], float(loglik[k]), settings)
         if mine is not None:
-            theta[k], loglik[k], own[k] = mine[0], mine[1], 1.0
-    jitter = np.max([one.jitter for one in found], axis=0)
+            theta[k], loglik[k] = mine
+            own[k] = 1.0
     memory = {"theta": theta, "own": own, "responsibilities": share, "jitter": jitter}
     return {"loglik": loglik, "own": own, "rows": cache.data.rows}, memory
 
 
 def _personal(
-    cache: Cache, k: int, shared: Floats, loglik: float, how: str, common: Arrays
+    cache: Cache, k: int, shared: Floats, loglik: float, settings: FgprSettings
 ) -> tuple[Floats, float] | None:
     """Own hyper-parameters and their log likelihood, or None to keep the shared ones."""
-    rows = cache.data.rows[k]
-    needed = needed_gain(len(shared), float(rows)) if how == "choose" else -np.inf
+    rows, how = float(cache.data.rows[k]), settings.personalise
+    needed = needed_gain(len(shared), rows) if how == "choose" else -np.inf
     if rows < (2 if how == "own" else 1) or not len(shared) or needed == np.inf:
         return None
     data = cache.data.take(np.array([k]))
-    theta = fit_personal(data, cache.form, shared, common["lower"], common["upper"], how)
-    found = -float(evaluate(data, cache.form, theta).value[0])
-    if found - loglik <= needed:
-        return None
-    return theta, found
+    theta = fit_personal(data, cache.form, shared, how)
+    reached = -float(evaluate(data, cache.form, theta).value[0])
+    return (theta, reached) if reached - loglik > needed else None
 
 
 def needed_gain(n_parameters: int, rows: float) -> float:
@@ -228,51 +203,39 @@ def needed_gain(n_parameters: int, rows: float) -> float:
     return 0.5 * n_parameters * float(np.log(rows)) + few
 
 
-def fit_personal(
-    data: Prepared, form: Form, shared: Floats, lower: Floats, upper: Floats, how: str
-) -> Floats:
+def fit_personal(data: Prepared, form: Form, shared: Floats, how: str) -> Floats:
     """The best of a client's fits from the shared and another start, pulled to the shared."""
-    starts = [shared] if how == "map" else [shared, *_other_starts(form, shared)]
-    spread = PERSONAL_SPREAD[how]
-    fits = [fit_alone(data, form, start, lower, upper, shared, spread) for start in starts]
+    starts = [shared] if how == "map" else [shared, _other_start(form, shared)]
+    fits = [_fit_alone(data, form, start, shared, PERSONAL_SPREAD[how]) for start in starts]
     return fits[first_least([value for _, value in fits], floor=RELATIVE)][0]
 
 
-def _other_starts(form: Form, shared: Floats) -> list[Floats]:
+def _other_start(form: Form, shared: Floats) -> Floats:
     """A second start with half the length scales and little noise, against bad optima."""
-    other = shared.copy()
-    names = np.array(form.names)
+    other, names = shared.copy(), np.array(form.names)
     other[names == "length_scale"] -= np.log(2.0)
     other[names == "noise_level"] = np.minimum(other[names == "noise_level"], np.log(0.01))
-    return [other]
+    return other
 
 
-def fit_alone(
-    data: Prepared,
-    form: Form,
-    start: Floats,
-    lower: Floats,
-    upper: Floats,
-    centre: Floats,
-    spread: float,
+def _fit_alone(
+    data: Prepared, form: Form, start: Floats, centre: Floats, spread: float
 ) -> tuple[Floats, float]:
     """Hyper-parameters of one client by L-BFGS, with a normal prior unless `spread` is infinite."""
-    from scipy.optimize import minimize
-
     n = float(data.rows[0])
 
     def objective(theta: Floats) -> tuple[float, Floats]:
-        found = evaluate(data, form, theta)
+        site = evaluate(data, form, theta)
         away = (theta - centre) / spread
-        value = found.value[0] + 0.5 * float(away @ away)
-        return value / n, (found.gradient[0] + away / spread) / n
+        value = site.value[0] + 0.5 * float(away @ away)
+        return value / n, (site.gradient[0] + away / spread) / n
 
-    found: Any = minimize(
+    end = minimize(
         objective,
-        np.clip(start, lower, upper),
+        np.clip(start, form.lower, form.upper),
         jac=True,
         method="L-BFGS-B",
-        bounds=np.stack([lower, upper], axis=1),
-        options={"maxiter": LOCAL_STEPS, "gtol": LOCAL_TOLERANCE, "ftol": 1e-12},
+        bounds=np.stack([form.lower, form.upper], axis=1),
+        options={"maxiter": PERSONAL_STEPS, "gtol": PERSONAL_TOLERANCE, "ftol": 1e-12},
     )
-    return found.x, float(found.fun) * n
+    return end.x, float(end.fun) * n

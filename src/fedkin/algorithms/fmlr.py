@@ -341,7 +341,7 @@ def _result(
         noise=pack_noise(source.noise),
         identified=best.counts[: parameters.coef.shape[1]] >= IDENTIFIED_CLIENTS,
         loglik=curve[chosen, 1],
-        converged=np.bool_(best.converged),
+        converged=np.array(best.converged),
         history_loglik=best.history,
         curve=curve,
         site_loglik=sites.loglik,

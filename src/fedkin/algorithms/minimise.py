@@ -12,19 +12,21 @@ from collections.abc import Callable, Generator
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from scipy.optimize import minimize
 
+from fedkin.arrays import Floats
 from fedkin.protocol import Ask, Replies
 
-Floats = NDArray[np.float64]
-
-# Corrections L-BFGS keeps; problems here are small enough to keep about all of them.
-MEMORY = 20
+# L-BFGS by replay: it keeps about all corrections, because problems here are small, and ends
+# itself only when the gradient is small; the bound on evaluations is ours.
+LBFGS = {"ftol": 0.0, "maxcor": 20, "maxiter": 10_000, "maxfun": 10_000}
 # A search is begun again this often when other sites answer; then it goes on without one.
 MOST_RESTARTS = 5
-# A line search that finds nothing better has come to the rounding of the values: the last
-# evaluations agree to this, and no entry of the gradient is larger than that.
-ROUNDING = (5, 1e-6, 1e-2)
+# A line search that finds nothing better has come to the rounding of the values when so many of
+# the last ones agree to this, and no entry of the gradient is larger than that.
+STALLED_EVALUATIONS = 5
+STALLED_VALUES = 1e-6
+STALLED_GRADIENT = 1e-2
 # Length of L-BFGS's first step in log-parameters. Five lengths from .3 to 1.5 were compared on 40
 # simulated federations: 15 to 16 evaluations on average with each, the worst case is least here.
 FIRST_STEP = 0.5
@@ -47,7 +49,6 @@ class Minimum(NamedTuple):
 
     point: Floats
     value: float
-    gradient: Floats
     converged: bool
     path: Floats
     """Points asked for, (evaluations, p)."""
@@ -64,7 +65,7 @@ class _NotKnown(Exception):
 
 
 class _Log:
-    """Every evaluation in the order asked."""
+    """Every evaluation of a search, in the order asked."""
 
     def __init__(self, lower: Floats, upper: Floats) -> None:
         self.lower, self.upper = lower, upper
@@ -76,36 +77,30 @@ class _Log:
         self.seen.append(seen)
 
     def size(self, index: int) -> float:
-        """Largest entry of the projected gradient."""
-        return projected(self.points[index], self.seen[index].gradient, self.lower, self.upper)
+        """Largest entry of the gradient, not counting what pushes against a bound."""
+        point = self.points[index]
+        downhill = np.clip(point - self.seen[index].gradient, self.lower, self.upper)
+        return float(np.abs(downhill - point).max(initial=0.0))
 
     def told(self, index: int) -> bool:
         """Whether anybody had anything to say."""
         return bool(np.isfinite(self.seen[index].value))
 
-    def rounding(self) -> bool:
+    def stalled(self) -> bool:
         """Whether the search ended because values cannot be told apart any more."""
-        n_last, same, small = ROUNDING
-        values = [seen.value for seen in self.seen[-n_last:]]
-        close = len(values) == n_last and max(values) - min(values) <= same
-        return close and self.size(-1) <= small
+        values = [seen.value for seen in self.seen[-STALLED_EVALUATIONS:]]
+        close = len(values) == STALLED_EVALUATIONS and np.ptp(values) <= STALLED_VALUES
+        return bool(close and self.size(-1) <= STALLED_GRADIENT)
 
     def end(self, index: int, tol: float) -> Minimum:
         seen = self.seen[index]
         return Minimum(
             self.points[index],
             seen.value,
-            seen.gradient,
             self.size(index) <= tol,
             np.array(self.points),
             np.array([one.value for one in self.seen]),
         )
-
-
-def projected(point: Floats, gradient: Floats, lower: Floats, upper: Floats) -> float:
-    """Largest entry of the gradient, not counting what pushes against a bound."""
-    free = np.clip(point - gradient, lower, upper) - point
-    return float(np.abs(free).max(initial=0.0))
 
 
 def minimise_by_replay(
@@ -127,13 +122,13 @@ def minimise_by_replay(
     while len(log.points) < max_evaluations:
         missing = _replay(known, begin, lower, upper, tol)
         if missing is None:
-            ended = log.rounding()
+            ended = log.stalled()
             break
         seen = yield from evaluate(missing)
         if known and seen.responders != next(iter(known.values())).responders:
             # Values of other sites cannot be compared; the new point is the first of its kind.
-            best = min(known, key=lambda key: known[key].value)
-            begin, known, restarts = np.frombuffer(best).copy(), {}, restarts + 1
+            lowest = min(known, key=lambda key: known[key].value)
+            begin, known, restarts = np.frombuffer(lowest).copy(), {}, restarts + 1
         if restarts > MOST_RESTARTS:
             rest = max_evaluations - len(log.points)
             return (yield from minimise_damped(evaluate, begin, lower, upper, tol, rest))
@@ -143,16 +138,14 @@ def minimise_by_replay(
             return log.end(len(log.points) - 1, tol)
     last = log.seen[-1].responders
     same = [i for i, seen in enumerate(log.seen) if seen.responders == last]
-    found = log.end(min(same, key=lambda i: log.seen[i].value), tol)
-    return found._replace(converged=found.converged or ended)
+    best = log.end(min(same, key=lambda i: log.seen[i].value), tol)
+    return best._replace(converged=best.converged or ended)
 
 
 def _replay(
     known: dict[bytes, Seen], begin: Floats, lower: Floats, upper: Floats, tol: float
 ) -> Floats | None:
     """The first point L-BFGS wants that is not known; None when it has come to its end."""
-    from scipy.optimize import minimize
-
     # Within bounds L-BFGS-B's first step is the gradient itself, so its length is set by scaling.
     first = known.get(begin.tobytes())
     length = tol if first is None else max(float(np.linalg.norm(first.gradient)), tol)
@@ -164,22 +157,9 @@ def _replay(
             raise _NotKnown(point.copy())
         return scale * known[key].value, scale * known[key].gradient
 
-    options = {
-        "ftol": 0.0,
-        "gtol": tol * scale,
-        "maxcor": MEMORY,
-        "maxiter": 10_000,
-        "maxfun": 10_000,
-    }
+    bounds, options = np.stack([lower, upper], axis=1), {**LBFGS, "gtol": tol * scale}
     try:
-        minimize(
-            look_up,
-            begin,
-            jac=True,
-            method="L-BFGS-B",
-            bounds=np.stack([lower, upper], axis=1),
-            options=options,
-        )
+        minimize(look_up, begin, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
     except _NotKnown as missing:
         return missing.point
     return None
@@ -213,15 +193,15 @@ def minimise_damped(
         longest = radius * number**-DECAY if decay else radius
         step *= min(1.0, longest / max(float(np.linalg.norm(step)), 1e-300))
         new = np.clip(point + step, lower, upper)
-        found = yield from evaluate(new)
-        log.add(new, found)
-        worse = np.linalg.norm(found.gradient * free) > 2.0 * np.linalg.norm(seen.gradient * free)
-        inverse = _updated(inverse, new - point, found.gradient - seen.gradient)
+        there = yield from evaluate(new)
+        log.add(new, there)
+        worse = np.linalg.norm(there.gradient * free) > 2.0 * np.linalg.norm(seen.gradient * free)
+        inverse = _updated(inverse, new - point, there.gradient - seen.gradient)
         if worse and not decay:
             radius *= 0.5
             continue
         radius = min(radius * 1.5, LONGEST_STEP)
-        point, seen = new, found
+        point, seen = new, there
     every = range(len(log.points))
     if decay:
         return log.end(max((i for i in every if log.told(i)), default=-1), tol)

@@ -8,7 +8,7 @@ Every site fits its own model and sends it; the server clusters the models and a
 | Xi, eta | `clustering`, `n_clusters` or `penalty` |
 | C'_k, theta_k tilde | `labels`, `cluster_models` |
 | I-ODCL, T (section 4.4) | `solver="sgd"`, `n_steps` |
-| oracle averaging, naive averaging, local ERM | `labels` given; one cluster; every site its own |
+| oracle averaging, naive averaging, local ERM | `given_clusters`: "true", "one", "own" |
 
 Where we differ from the paper
 - The number of clusters is chosen: the smallest that the sites' own sampling errors explain
@@ -28,66 +28,24 @@ Where we differ from the paper
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedkin.algorithms.clustered_result import NO_CLUSTER, ClusteredResult
 from fedkin.algorithms.odcl_groups import Grouping
-from fedkin.algorithms.odcl_sites import ASIDE, LEAST_FREEDOM, Sites, by_roster, group_sites
+from fedkin.algorithms.odcl_settings import SENT, OdclSettings
+from fedkin.algorithms.odcl_sites import LEAST_FREEDOM, Sites, group_sites
+from fedkin.arrays import Bools, Floats, Indices
 from fedkin.federation import Federation
 from fedkin.models.descent import sgd
 from fedkin.models.least_squares import upper_triangle
 from fedkin.models.local_loss import LocalLoss, local_loss
-from fedkin.protocol import (
-    Algorithm,
-    Ask,
-    Field,
-    Program,
-    Result,
-    Roster,
-    Schema,
-    Settings,
-    Step,
-)
+from fedkin.names import listed
+from fedkin.protocol import Algorithm, Ask, Field, Program, Roster, Step
+from fedkin.protocol.runs import About
 from fedkin.ties import first_least
-
-Floats = NDArray[np.float64]
-
-DEFAULTS: dict[str, Any] = {
-    "loss": "squared",
-    "fit_intercept": True,
-    "alpha": None,
-    "solver": "exact",
-    "n_steps": 1000,
-    "batch_size": 1,
-    "iterate": "last",
-    "radius": None,
-    "clustering": "kmeans",
-    "n_clusters": None,
-    "max_clusters": None,
-    "penalty": "auto",
-    "n_neighbors": None,
-    "labels": None,
-    "true_labels": None,
-    "send": None,
-    "aggregate": "mean",
-    "space": "auto",
-    "robust": False,
-    "refine_rounds": 0,
-    "fraction": 1.0,
-}
-CLIENT_SETTINGS = (
-    "loss",
-    "fit_intercept",
-    "alpha",
-    "solver",
-    "n_steps",
-    "batch_size",
-    "iterate",
-    "radius",
-)
 
 # A covariance of more coefficients than this is not sent: 160 kB a site.
 MOST_COVARIANCES = 200
@@ -99,59 +57,37 @@ ROWS = Field((), "number of rows")
 COVARIANCE = Field(
     ("u",), "sampling covariance of that fit, upper triangle; zeros where the rows do not give one"
 )
-STATISTICS = Field(("q",), "sums over the site's rows of products of features and outcome, and n")
+STATISTICS = Field(("q",), "sums over the site's rows of products of features and target, and n")
 CHOICE = Field((), "which of the shared models fits the site's rows best", bound=1e9)
 
-MESSAGES: Mapping[str, Schema] = {
-    "model": {"model": MODEL},
-    "model_and_rows": {"model": MODEL, "rows": ROWS},
-    "model_and_covariance": {"model": MODEL, "rows": ROWS, "covariance": COVARIANCE},
-    "statistics": {"statistics": STATISTICS},
-}
 MODELS = {"models": Field(("K", "d"), "the shared model of every cluster")}
 
 
-# What a site may be asked to send, by a word for people, the smallest first.
-SEND = {
-    "model": "model",
-    "rows": "model_and_rows",
-    "covariance": "model_and_covariance",
-    "statistics": "statistics",
-}
-
-
-def message_for(settings: Settings) -> str:
-    """The message that is asked for, or the smallest that serves the other settings."""
-    if settings["send"] is not None:
-        return SEND[settings["send"]]
-    if settings["aggregate"] == "statistics":
-        return "statistics"
-    chooses = settings["n_clusters"] is None and settings["labels"] is None
-    chooses &= not (settings["clustering"] == "convex" and settings["penalty"] != "auto")
-    if chooses or settings["aggregate"] == "precision":
-        return "model_and_covariance"
-    return "model_and_rows" if settings["aggregate"] == "size" else "model"
+def question(word: str) -> Ask:
+    """The question after one of the words of `SENT`."""
+    step, *besides = SENT[word]
+    return Ask(step, fields=tuple(besides), note="sites fit their own models")
 
 
 # ------------------------------------------------------------------ client functions
 
 
-def prepare(clients: Federation, settings: Settings) -> LocalLoss:
+def prepare(clients: Federation, settings: Any) -> LocalLoss:
     """The clients behind their loss."""
-    return local_loss(clients, settings["loss"], settings["fit_intercept"], settings["alpha"])
+    return local_loss(clients, settings.loss, settings.fit_intercept, settings.alpha)
 
 
-def own_models(clients, local, settings, memory, keys):
+def _own_models(clients, local, settings, memory, keys):
     """Every client's fit (m, d): exact, or by stochastic steps; made once and remembered."""
     if memory is not None:
         return memory["model"]
-    if settings["solver"] == "exact":
+    if settings.solver == "exact":
         return local.fit()
-    how = {name: settings[name] for name in ("n_steps", "batch_size", "iterate", "radius")}
-    return sgd(clients, local, settings["loss"], keys, **how)
+    how = (settings.n_steps, settings.batch_size, settings.iterate, settings.radius)
+    return sgd(clients, local, keys, *how)
 
 
-def packed_covariances(local: LocalLoss, models: Floats) -> Floats:
+def _packed_covariances(local: LocalLoss, models: Floats) -> Floats:
     """Upper triangles (m, u) of the fits' covariances; (m, 0) where they would be too long."""
     d = models.shape[1]
     if d > MOST_COVARIANCES:
@@ -162,115 +98,155 @@ def packed_covariances(local: LocalLoss, models: Floats) -> Floats:
     return covariances[:, upper[0], upper[1]]
 
 
-def _sender(fields: Schema):
-    """The client function that sends these fields."""
-
-    def send(clients, cache, settings, common, personal, memory, keys):
-        if "statistics" in fields:
-            return {"statistics": cache.statistics.copy()}, memory
-        models = own_models(clients, cache, settings, memory, keys)
-        reply = {"model": models}
-        if "rows" in fields:
-            reply["rows"] = np.array(cache.sizes)
-        if "covariance" in fields:
-            reply["covariance"] = packed_covariances(cache, models)
-        return reply, {"model": models}
-
-    return send
+def _described(clients, cache, settings, memory, keys, fields):
+    """What of the site's own fit is asked for, and the memory with that fit."""
+    if "statistics" in fields:
+        return {"statistics": cache.statistics.copy()}, memory
+    if "model" not in fields:
+        return {}, memory
+    models = _own_models(clients, cache, settings, memory, keys)
+    reply = {"model": models}
+    if "rows" in fields:
+        reply["rows"] = np.array(cache.sizes)
+    if "covariance" in fields:
+        reply["covariance"] = _packed_covariances(cache, models)
+    return reply, {"model": models}
 
 
-def _choose(clients, cache, settings, common, personal, memory, keys):
-    choice = first_least(cache.losses(common["models"]), axis=1)
-    return {"choice": choice.astype(np.float64)}, memory
+def _model(clients, cache, settings, common, personal, memory, keys, fields=()):
+    return _described(clients, cache, settings, memory, keys, ("model", *fields))
 
 
-def _chooser(fields: Schema):
-    """As `_sender`, with the choice in front: for rounds in which not everybody was heard yet."""
-    send = _sender(fields)
+def _statistics(clients, cache, settings, common, personal, memory, keys):
+    return _described(clients, cache, settings, memory, keys, ("statistics",))
 
-    def choose_and_send(*arguments):
-        first, _ = _choose(*arguments)
-        reply, memory = send(*arguments)
-        return {**first, **reply}, memory
 
-    return choose_and_send
+def _choose(clients, cache, settings, common, personal, memory, keys, fields=()):
+    """Which shared model fits best; with the own fit of sites that may not have been heard yet."""
+    choice = first_least(cache.losses(common["models"]), axis=1).astype(np.float64)
+    reply, memory = _described(clients, cache, settings, memory, keys, fields)
+    return {"choice": choice, **reply}, memory
 
 
 # ------------------------------------------------------------------ server program
 
 
-def program(roster: Roster, settings: Settings) -> Program:
+def program(roster: Roster, settings: OdclSettings) -> Program:
     """Collect the models, cluster them, average; refine if asked to."""
     rng = np.random.default_rng([roster.seed, 0x0DC1])
-    known = {name: by_roster(settings[name], roster.names) for name in ("labels", "true_labels")}
-    settings = {**settings, **known}
-    message = message_for(settings)
+    truth = settings.true_clusters(roster.names)
     sites = Sites(len(roster), settings)
-    sites.hear((yield Ask(message, note="sites fit their own models")))
-    grouping, aside = group_sites(sites, settings, rng)
-    labels = np.full(len(roster), ASIDE, dtype=np.intp)
-    labels[sites.heard] = grouping.labels
-    n_clusters = int(labels.max()) + 1 if (labels >= 0).any() else 0
+    sites.hear((yield question(settings.sent)))
+    grouping = group_sites(sites, truth, rng)
+    labels = grouping.labels.copy()
+    aside = sites.heard & (labels == NO_CLUSTER)
+    n_clusters = int(labels.max()) + 1
     models = sites.average(labels, n_clusters)
     changes = []
-    for _ in range(settings["refine_rounds"]):
-        settled = (sites.heard | sites.implausible).all()
-        step = "choose" if settled else f"choose_with_{message}"
-        ask = Ask(step, {"models": models}, fraction=settings["fraction"], note="sites choose")
-        replies = yield ask
-        if step != "choose":
+    for _ in range(settings.refine_rounds):
+        fields = () if sites.all_heard else SENT[settings.sent]
+        ask = Ask("choose", {"models": models}, fields=fields, note="sites choose")
+        replies = yield replace(ask, fraction=settings.fraction)
+        if fields:
             sites.hear(replies)
-        before = labels.copy()
-        choice = replies["choice"]
+        before, choice = labels.copy(), replies["choice"]
         free = sites.heard[replies.clients] & ~aside[replies.clients]
         free &= np.isin(choice, np.arange(n_clusters))
         labels[replies.clients[free]] = choice[free].astype(np.intp)
         changes.append((labels != before).sum())
         again = sites.average(labels, n_clusters)
         models = np.where(np.isfinite(again), again, models)
-    return _result(sites, labels, aside, models, grouping, np.array(changes, dtype=np.float64))
+    return _result(sites, grouping, labels, aside, models, np.array(changes, dtype=np.float64))
 
 
 def _result(
     sites: Sites,
-    labels: NDArray[np.intp],
-    aside: NDArray[np.bool_],
-    models: Floats,
     grouping: Grouping,
+    labels: Indices,
+    aside: Bools,
+    models: Floats,
     changes: Floats,
-) -> Result:
+) -> OdclResult:
     own = np.where(sites.heard[:, None], sites.models, np.nan)
-    member = labels >= 0
-    personal = np.where(member[:, None], models[np.maximum(labels, 0)], own) if len(models) else own
-    rows = sites.known.get("rows", np.full(sites.n_sites, np.nan))
-    result = {
-        "cluster_models": models,
-        "models": personal,
-        "local_models": own,
-        "labels": labels,
-        "heard": sites.heard,
-        "aside": aside,
-        "implausible": sites.implausible,
-        "without_covariance": sites.without_covariance(),
-        "site_rows": np.where(sites.heard, rows, np.nan),
-        "history_changes": changes,
-        **{name: np.asarray(array) for name, array in grouping.evidence.items()},
-    }
-    return {name: np.asarray(array) for name, array in result.items()}
+    joined = np.where((labels >= 0)[:, None], models[np.maximum(labels, 0)], own)
+    return OdclResult(
+        cluster_models=models,
+        models=joined,
+        local_models=own,
+        labels=labels,
+        heard=sites.heard,
+        aside=aside,
+        implausible=sites.implausible,
+        without_covariance=sites.without_covariance(),
+        site_rows=np.where(sites.heard, sites.rows, np.nan),
+        history_changes=changes,
+        **grouping.evidence,
+    )
 
+
+# ------------------------------------------------------------------ in words
+
+ACCOUNT = {
+    "model": "Each site sent its own model once.",
+    "rows": "Each site sent its own model and its number of rows once.",
+    "covariance": "Each site sent its own model, its number of rows and the sampling covariance "
+    "of the model once.",
+    "statistics": "Each site sent its sums of products of features and target once.",
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OdclResult(ClusteredResult):
+    """Clusters sought or given in one round; `without_covariance` (m,) had none to send."""
+
+    without_covariance: Bools | None = None
+
+    def of_pooled(self, owner: Indices, rows: Indices) -> OdclResult:
+        """The result of clients that hold the rows of several sites, as that of these sites.
+
+        `owner` (m,) is each site's client, `rows` (m,) its number of rows.
+        """
+        everyone = np.ones(len(owner), dtype=bool)
+        return OdclResult(
+            cluster_models=self.cluster_models,
+            models=self.cluster_models[owner],
+            labels=owner,
+            heard=everyone,
+            site_rows=rows.astype(np.float64),
+            history_changes=self.history_changes,
+        )
+
+    def account(self, about: About) -> list[str]:
+        """What left the sites."""
+        if self.local_models is None:
+            return ["The rows of each true cluster were pooled in this process: an oracle."]
+        settings, account = about.settings, [ACCOUNT[about.settings.sent]]
+        without = about.sites[self.flagged(self.without_covariance)]
+        if len(without):
+            account.append(
+                f"No covariance came from {len(without)} sites whose rows do not give one, or of "
+                f"too many coefficients: {listed(without, 3)}."
+            )
+        if len(without) and settings.aggregate == "precision":
+            account.append("A cluster of such sites alone was weighted by rows, not by precision.")
+        if settings.refine_rounds:
+            account.append("In each refining round a site also said which shared model it chose.")
+        if settings.penalty == "interval" and settings.clustering == "convex":
+            account.append("The penalty was computed from the true clusters: an oracle.")
+        return account
+
+
+_OWN_FIT = {"model": MODEL, "rows": ROWS, "covariance": COVARIANCE, "statistics": STATISTICS}
 
 ODCL = Algorithm(
     name="odcl",
+    settings=OdclSettings,
     prepare=prepare,
     program=program,
-    defaults=DEFAULTS,
-    client_settings=CLIENT_SETTINGS,
+    result=OdclResult,
     steps={
-        **{name: Step(_sender(fields), fields) for name, fields in MESSAGES.items()},
-        "choose": Step(_choose, {"choice": CHOICE}, MODELS),
-        **{
-            f"choose_with_{name}": Step(_chooser(fields), {"choice": CHOICE, **fields}, MODELS)
-            for name, fields in MESSAGES.items()
-        },
+        "model": Step(_model, {"model": MODEL}, optional={"rows": ROWS, "covariance": COVARIANCE}),
+        "statistics": Step(_statistics, {"statistics": STATISTICS}),
+        "choose": Step(_choose, {"choice": CHOICE}, MODELS, optional=_OWN_FIT),
     },
 )

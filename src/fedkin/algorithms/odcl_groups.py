@@ -7,37 +7,38 @@ predicts of them, from their packed statistics, which also works with fewer rows
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedkin import clustering
+from fedkin.algorithms.aggregate import members
+from fedkin.arrays import Array, Bools, Floats, Indices
 from fedkin.clustering.choice import LEVEL
 from fedkin.clustering.points import in_order_of_appearance
+from fedkin.clustering.polished import SMALLEST_GROUP, PolishedPath, polish
 from fedkin.clustering.scatter import explained_scatter, usable_covariances, whiten
 from fedkin.models.least_squares import n_coefficients, penalised, residual_coefficients, solve
 from fedkin.models.random_effects import shared_prior_fits
-from fedkin.protocol import Array, Settings
 from fedkin.ties import RELATIVE, first_best, first_least
 
-Floats = NDArray[np.float64]
-Labels = NDArray[np.intp]
+if TYPE_CHECKING:
+    from fedkin.algorithms.odcl_settings import OdclSettings
 
 # A site stands alone if its third neighbour is this many times farther than is usual: fewer than
 # three neighbours are no group (two sites can be wrong in the same way).
 NEIGHBOUR = 3
 FAR = 3.0
-ROUNDING = 1e-9
+# Of the models' size: copies of one site are at no distance at all, below this nobody is far.
+COPIES_APART = 1e-9
 # Sums of squared residuals come from packed statistics; below this share of the squares of y they
 # are rounding, and the logarithm of rounding must not choose the number of clusters.
 SQUARES_ROUNDING = 1e-14
 # Starts of the clustering by predictions, side by side; and when their steps must have settled.
-N_STARTS = 20
-MAX_STEPS = 100
+N_PREDICTION_STARTS = 20
+MAX_PREDICTION_STEPS = 100
 
-
-METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
+CLUSTERINGS: dict[str, tuple[Any, dict[str, Any]]] = {
     "kmeans": (clustering.kmeans, {}),
     "spectral": (clustering.spectral_kmeans, {}),
     "spectral_part_one": (clustering.spectral_kmeans, {"part_one_only": True}),
@@ -49,11 +50,11 @@ METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
 class Grouping(NamedTuple):
     """Labels (m,) and the evidence, as named arrays."""
 
-    labels: Labels
+    labels: Indices
     evidence: dict[str, Array]
 
 
-def stand_alone(models: Floats, spread: Floats | None = None) -> NDArray[np.bool_]:
+def stand_alone(models: Floats, spread: Floats | None = None) -> Bools:
     """Sites whose third-nearest neighbour is over FAR times farther than the median site's, (m,).
 
     `spread` (m,): the standard deviation of each site's model; a small site may stand farther out.
@@ -63,8 +64,7 @@ def stand_alone(models: Floats, spread: Floats | None = None) -> NDArray[np.bool
     if len(models) <= NEIGHBOUR:
         return np.zeros(len(models), dtype=bool)
     distance = np.partition(cdist(models, models), NEIGHBOUR, axis=1)[:, NEIGHBOUR]
-    # Copies of one site are at no distance at all: below rounding nobody is far.
-    tangible = distance > ROUNDING * np.abs(models).max()
+    tangible = distance > COPIES_APART * np.abs(models).max()
     if spread is not None and (spread > 0).all():
         distance = distance / np.sqrt(spread**2 + np.median(spread) ** 2)
     return np.asarray(tangible & (distance > FAR * np.median(distance)))
@@ -74,60 +74,68 @@ def group_models(
     models: Floats,
     covariances: Floats | None,
     freedom: Floats | None,
-    settings: Settings,
+    truth: Indices | None,
+    settings: OdclSettings,
     rng: np.random.Generator,
 ) -> Grouping:
     """Cluster models (m, d) as the settings say; choose the number of clusters if it is open."""
-    method, wanted = settings["clustering"], settings["n_clusters"]
+    method, wanted = settings.clustering, settings.n_clusters
     if len(models) == 1 or wanted == 1:
         return Grouping(np.zeros(len(models), dtype=np.intp), {})
+    usable = covariances is not None and usable_covariances(covariances, freedom, models.shape)
     if method == "convex":
-        return _convex(models, covariances, freedom, settings, rng)
+        known = (covariances, freedom) if usable else None
+        return _convex(models, known, truth, settings, rng)
+    evidence: dict[str, Array] = {}
     if wanted is None:
-        chosen = clustering.choose_n_clusters(
-            models, "auto", settings["max_clusters"], covariances, rng, freedom
-        )
-        evidence = {
-            "choice_candidates": chosen.candidates,
-            "choice_curve": chosen.curve,
-            "choice_method": np.array(chosen.method),
-        }
+        most = settings.max_clusters
+        chosen = clustering.choose_n_clusters(models, "auto", most, covariances, rng, freedom)
+        evidence = _choice(chosen.candidates, chosen.curve, chosen.method)
         if method == "kmeans" or chosen.n_clusters == 1:
             return Grouping(in_order_of_appearance(chosen.labels), evidence)
         wanted = chosen.n_clusters
-    else:
-        evidence = {}
-    run, options = METHODS[method]
+    run, options = CLUSTERINGS[method]
     n_distinct = len(np.unique(models, axis=0))
-    if covariances is not None and usable_covariances(covariances, freedom, models.shape):
-        models = whiten(models, covariances)
-    found = run(models, min(int(wanted), n_distinct), rng, **options)
-    return Grouping(in_order_of_appearance(found.labels), evidence)
+    points = whiten(models, covariances) if covariances is not None and usable else models
+    labels = run(points, min(wanted, n_distinct), rng, **options).labels
+    return Grouping(in_order_of_appearance(labels), evidence)
+
+
+def _choice(candidates: Indices, curve: Floats, method: str) -> dict[str, Array]:
+    """How the number of clusters was chosen, as it is kept in the result."""
+    return {
+        "choice_candidates": candidates,
+        "choice_curve": curve,
+        "choice_method": np.array(method),
+    }
 
 
 def _convex(
     models: Floats,
-    covariances: Floats | None,
-    freedom: Floats | None,
-    settings: Settings,
+    known: tuple[Any, ...] | None,
+    truth: Indices | None,
+    settings: OdclSettings,
     rng: np.random.Generator,
 ) -> Grouping:
-    """Convex clustering at a penalty that is given, searched for, or (an oracle) from (13)."""
-    penalty, wanted, most = (settings[name] for name in ("penalty", "n_clusters", "max_clusters"))
-    if penalty == "interval":
-        penalty = clustering.oracle_penalty(models, settings["true_labels"], rng)
+    """Convex clustering at a penalty that is given, searched for, or (an oracle) from (13).
+
+    `known`: covariances of the models and the freedom behind them, if they are usable.
+    """
+    penalty, wanted, most = settings.penalty, settings.n_clusters, settings.max_clusters
+    if penalty == "interval" and truth is not None:
+        penalty = clustering.oracle_penalty(models, truth, rng)
     if not isinstance(penalty, str):
-        near = settings["n_neighbors"]
+        near = settings.n_neighbors
         weights = None if near is None else clustering.nearest_neighbor_weights(models, near)
-        labels = clustering.convex_clustering(models, float(penalty), weights).labels
-        return Grouping(in_order_of_appearance(labels), {"penalty": np.array(float(penalty))})
+        labels = clustering.convex_clustering(models, penalty, weights).labels
+        return Grouping(in_order_of_appearance(labels), {"penalty": np.array(penalty)})
     if penalty == "clusterpath":
         chosen: Any = clustering.clusterpath(models, max_clusters=most)
         labels, evidence = chosen.labels, {"penalty": np.array(chosen.penalty)}
     else:
         chosen = clustering.polished_silhouette(models, max_clusters=most)
         labels, evidence = _polished(models, chosen, wanted)
-        if wanted is None and _one_explains(models, covariances, freedom):
+        if wanted is None and known is not None and _one_explains(models, *known):
             labels = np.zeros(len(models), dtype=np.intp)
     path = chosen.path
     evidence |= {
@@ -140,17 +148,13 @@ def _convex(
     return Grouping(in_order_of_appearance(labels), evidence)
 
 
-def _polished(models: Floats, chosen: Any, wanted: int | None) -> tuple[Labels, dict[str, Array]]:
+def _polished(
+    models: Floats, chosen: PolishedPath, wanted: int | None
+) -> tuple[Indices, dict[str, Array]]:
     """The partition with the best silhouette, among those with as many clusters as wanted."""
-    evidence = {
-        "choice_candidates": chosen.n_polished,
-        "choice_curve": chosen.curve,
-        "choice_method": np.array("path"),
-    }
+    evidence = _choice(chosen.n_polished, chosen.curve, "path")
     if wanted is None or wanted == chosen.n_clusters:
         return chosen.labels, {**evidence, "penalty": np.array(chosen.penalty)}
-    from fedkin.clustering.polished import SMALLEST_GROUP, polish
-
     fitting = np.flatnonzero(chosen.n_polished == wanted)
     if not len(fitting):
         seen = ", ".join(map(str, np.unique(chosen.n_polished)))
@@ -163,10 +167,8 @@ def _polished(models: Floats, chosen: Any, wanted: int | None) -> tuple[Labels, 
     return labels, {**evidence, "penalty": np.array(chosen.path.penalties[best])}
 
 
-def _one_explains(models: Floats, covariances: Floats | None, freedom: Floats | None) -> bool:
+def _one_explains(models: Floats, covariances: Floats, freedom: Floats | None) -> bool:
     """Whether the sites' own sampling errors explain all their scatter."""
-    if covariances is None or not usable_covariances(covariances, freedom, models.shape):
-        return False
     alone = np.zeros(len(models), dtype=np.intp)
     return explained_scatter(models, alone, covariances, freedom, LEVEL) <= 1.0
 
@@ -174,14 +176,16 @@ def _one_explains(models: Floats, covariances: Floats | None, freedom: Floats | 
 # ------------------------------------------------------------------ in the space of predictions
 
 
-def group_predictions(statistics: Floats, settings: Settings, rng: np.random.Generator) -> Grouping:
+def group_predictions(
+    statistics: Floats, settings: OdclSettings, rng: np.random.Generator
+) -> Grouping:
     """Cluster sites by loss: every site joins the pooled fit that leaves it the least residual.
 
     K-means with squared residuals for distances; the number of clusters, if open, by BIC.
     """
     n_sites = len(statistics)
-    most = settings["max_clusters"] or int(np.ceil(2.0 * np.sqrt(n_sites)))
-    wanted = settings["n_clusters"]
+    most = settings.max_clusters or int(np.ceil(2.0 * np.sqrt(n_sites)))
+    wanted = settings.n_clusters
     candidates = np.arange(1, min(most, n_sites) + 1) if wanted is None else np.array([wanted])
     fits = [_least_residuals(statistics, int(k), settings, rng) for k in candidates]
     if wanted is not None:
@@ -191,34 +195,28 @@ def group_predictions(statistics: Floats, settings: Settings, rng: np.random.Gen
     noise = np.maximum([total for _, total in fits], least) / n_rows
     curve = n_rows * np.log(noise) + candidates * d * np.log(n_rows)
     best = int(first_least(curve, floor=RELATIVE))
-    evidence = {
-        "choice_candidates": candidates,
-        "choice_curve": curve,
-        "choice_method": np.array("bic"),
-    }
-    return Grouping(in_order_of_appearance(fits[best][0]), evidence)
+    return Grouping(in_order_of_appearance(fits[best][0]), _choice(candidates, curve, "bic"))
 
 
-def pooled_models(statistics: Floats, share: Floats, settings: Settings) -> Floats:
+def pooled_models(statistics: Floats, share: Floats, settings: OdclSettings) -> Floats:
     """Least squares (..., K, d) of the statistics (m, q) added with shares (..., K, m)."""
     total = share @ statistics
-    alpha = settings["alpha"] or 0.0
-    return solve(penalised(total, alpha, settings["fit_intercept"]))[0]
+    return solve(penalised(total, settings.alpha or 0.0, settings.fit_intercept))[0]
 
 
 def _least_residuals(
-    statistics: Floats, n_clusters: int, settings: Settings, rng: np.random.Generator
-) -> tuple[Labels, float]:
+    statistics: Floats, n_clusters: int, settings: OdclSettings, rng: np.random.Generator
+) -> tuple[Indices, float]:
     """Lloyd's steps in the space of predictions from many starts side by side; the best end."""
     models = _first_guesses(statistics, n_clusters, rng)
     labels = np.full((len(models), len(statistics)), -1)
-    for _ in range(MAX_STEPS):
+    for _ in range(MAX_PREDICTION_STEPS):
         residual = residual_coefficients(models) @ statistics.T
         new = first_least(residual, axis=1)
         if np.array_equal(new, labels):
             break
         labels = new
-        share = (labels[:, None, :] == np.arange(n_clusters)[:, None]).astype(np.float64)
+        share = members(labels, n_clusters)
         refilled = pooled_models(statistics, share, settings)
         empty = share.sum(axis=-1) == 0
         models = np.where(empty[..., None], models, refilled)
@@ -228,21 +226,21 @@ def _least_residuals(
 
 
 def _first_guesses(statistics: Floats, n_clusters: int, rng: np.random.Generator) -> Floats:
-    """Models (N_STARTS, K, d): K-means of the sites' fits, or one site after another, by turns.
+    """Models (starts, K, d): half K-means of the sites' fits, half drawn one site after another.
 
     The fits share one prior (`models.random_effects`): ridge fits of few rows are all too short and
     start K-means in the wrong place. A start of the second kind draws each next site with
     probability proportional to what the models so far leave unexplained of it.
     """
     own = shared_prior_fits(statistics)
-    seeds = rng.integers(0, 2**31 - 1, size=N_STARTS // 2)
+    seeds = rng.integers(0, 2**31 - 1, size=N_PREDICTION_STARTS // 2)
     n_distinct = min(n_clusters, len(np.unique(own, axis=0)))
     starts = []
     for seed in seeds:
         centers = clustering.kmeans(own, n_distinct, int(seed), 1).centers
         starts.append(centers[np.arange(n_clusters) % n_distinct])
     between = np.maximum(residual_coefficients(own) @ statistics.T, 0.0)
-    for _ in range(N_STARTS - len(starts)):
+    for _ in range(N_PREDICTION_STARTS - len(starts)):
         chosen = [int(rng.integers(len(own)))]
         for _ in range(n_clusters - 1):
             left = between[chosen].min(axis=0)

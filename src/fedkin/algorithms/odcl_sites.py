@@ -6,13 +6,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedkin.algorithms import odcl_averages as averages
+from fedkin.algorithms import aggregate
+from fedkin.algorithms.clustered_result import NO_CLUSTER
 from fedkin.algorithms.odcl_groups import (
     FAR,
     Grouping,
@@ -21,111 +20,124 @@ from fedkin.algorithms.odcl_groups import (
     pooled_models,
     stand_alone,
 )
+from fedkin.arrays import Bools, Floats, Indices
 from fedkin.models.least_squares import MOST_ROWS, POSSIBLE_SLACK, possible, upper_triangle
-from fedkin.models.local_loss import DEFAULT_ALPHA, SquaredLoss
-from fedkin.protocol import Replies, Settings
+from fedkin.models.local_loss import SquaredLoss
+from fedkin.protocol import LastReplies, Replies
 
-Floats = NDArray[np.float64]
+if TYPE_CHECKING:
+    from fedkin.algorithms.odcl_settings import OdclSettings
 
 # The chi-square rule needs a variance of the F law: more than 4 degrees of freedom.
 LEAST_FREEDOM = 5
 # Models are points worth clustering from this many rows a coefficient on.
 ROWS_PER_COEFFICIENT = 2.0
-ASIDE = -1
 
 
 class Sites:
-    """What the server knows of every site; NaN and zeros for those not heard yet."""
+    """What the server knows of every site; zeros for those not heard yet.
 
-    def __init__(self, n_sites: int, settings: Settings) -> None:
-        self.settings = settings
-        self.n_sites = n_sites
-        self.heard = np.zeros(n_sites, dtype=bool)
+    Attributes
+    ----------
+    models : the sites' own models, (m, d)
+    rows : their numbers of rows, (m,); NaN if they were not asked for
+    implausible : who has sent numbers that no rows can give, (m,)
+    """
+
+    def __init__(self, n_sites: int, settings: OdclSettings) -> None:
+        self.settings, self.n_sites = settings, n_sites
         self.implausible = np.zeros(n_sites, dtype=bool)
-        self.known: dict[str, Floats] = {}
+        self.models = np.zeros((n_sites, 0))
+        self.rows = np.full(n_sites, np.nan)
+        self._last = LastReplies(n_sites)
+
+    @property
+    def heard(self) -> Bools:
+        """Who has sent what rows can give, (m,)."""
+        return self._last.heard
+
+    @property
+    def all_heard(self) -> bool:
+        """Whether there is nobody left to wait for."""
+        return bool((self.heard | self.implausible).all())
 
     def hear(self, replies: Replies) -> None:
         """Note what came; a site speaks the same each time it is asked.
 
         Numbers that no rows can give cost their site its part: it counts as not heard.
         """
-        fine = _plausible(replies, self.settings["fit_intercept"])
+        fine = _plausible(replies, self.settings.fit_intercept)
         self.implausible[replies.clients[~fine]] = True
-        clients = replies.clients[fine]
-        for name, array in replies.items():
-            if name == "choice":
-                continue
-            empty = np.zeros((self.n_sites, *array.shape[1:]))
-            self.known.setdefault(name, empty)[clients] = array[fine]
-        self.heard[clients] = True
+        about_fit = {name: array[fine] for name, array in replies.items() if name != "choice"}
+        self._last.put(replies.clients[fine], about_fit)
         if not self.heard.any():
             raise ValueError("no site sent numbers that rows can give; look at the sites' data")
-        if "statistics" in self.known:
+        if self.sent_statistics:
             local = self.local()
-            self.known["model"], self.known["rows"] = local.fit(), local.sizes
+            self.models, self.rows = local.fit(), local.sizes
+        else:
+            self.models = self._last["model"]
+            if "rows" in self._last:
+                self.rows = self._last["rows"]
+
+    @property
+    def sent_statistics(self) -> bool:
+        """Whether sites send sums of products rather than their models."""
+        return "statistics" in self._last
 
     def local(self) -> SquaredLoss:
         """The sites behind their statistics."""
-        alpha = self.settings["alpha"] or DEFAULT_ALPHA["squared"]
-        return SquaredLoss(self.known["statistics"], self.settings["fit_intercept"], alpha)
-
-    @property
-    def models(self) -> Floats:
-        """Sites' own models (m, d)."""
-        return self.known["model"]
+        settings = self.settings
+        return SquaredLoss(settings.fit_intercept, settings.alpha or 0.0, self._last["statistics"])
 
     def covariances(self) -> Floats | None:
         """Sampling covariances (m, d, d), zero where withheld; None if none were asked for."""
         d = self.models.shape[1]
-        if "statistics" in self.known:
-            found = self.local().covariances(self.models)
-            found[self.known["rows"] < d + LEAST_FREEDOM] = 0.0
-            return found
-        packed = self.known.get("covariance")
-        if packed is None or packed.shape[1] == 0:
+        if self.sent_statistics:
+            covariances = self.local().covariances(self.models)
+            covariances[self.rows < d + LEAST_FREEDOM] = 0.0
+            return covariances
+        if "covariance" not in self._last or self._last["covariance"].shape[1] == 0:
             return None
-        return unpacked(packed, d)
+        return unpacked(self._last["covariance"], d)
 
-    def without_covariance(self) -> NDArray[np.bool_]:
+    def without_covariance(self) -> Bools:
         """Heard sites whose covariance was wanted, but is not to be had, (m,)."""
-        if "covariance" in self.known:
-            return self.heard & ~self.known["covariance"].any(axis=1)
-        found = self.covariances() if self.settings["aggregate"] == "precision" else None
-        if found is None:
+        if "covariance" in self._last:
+            return self.heard & ~self._last["covariance"].any(axis=1)
+        covariances = self.covariances() if self.settings.aggregate == "precision" else None
+        if covariances is None:
             return np.zeros(self.n_sites, dtype=bool)
-        return self.heard & (np.einsum("mdd->m", found) == 0)
+        return self.heard & (np.einsum("mdd->m", covariances) == 0)
 
-    def average(self, labels: NDArray[np.intp], n_clusters: int) -> Floats:
+    def average(self, labels: Indices, n_clusters: int) -> Floats:
         """The model of every cluster (K, d); NaN for one without sites."""
-        how, models = self.settings["aggregate"], self.models
+        how, models = self.settings.aggregate, self.models
         if how == "statistics":
-            share = averages.members(labels, n_clusters)
-            pooled = pooled_models(self.known["statistics"], share, self.settings)
+            share = aggregate.members(labels, n_clusters)
+            pooled = pooled_models(self._last["statistics"], share, self.settings)
             return np.where(share.sum(axis=1)[:, None] > 0, pooled, np.nan)
         if how == "median":
-            return averages.geometric_medians(models, labels, n_clusters)
+            return aggregate.geometric_medians(models, labels, n_clusters)
         covariances = self.covariances() if how == "precision" else None
         if covariances is not None:
-            rows = self.known["rows"]
-            return averages.precision_means(models, labels, n_clusters, covariances, rows)
-        weights = np.ones(self.n_sites) if how == "mean" else self.known["rows"]
-        return averages.weighted_means(models, labels, n_clusters, weights)
+            return aggregate.precision_means(models, labels, n_clusters, covariances, self.rows)
+        weights = np.ones(self.n_sites) if how == "mean" else self.rows
+        return aggregate.weighted_means(models, labels, n_clusters, weights)
 
 
-def _plausible(replies: Replies, fit_intercept: bool) -> NDArray[np.bool_]:
+def _plausible(replies: Replies, fit_intercept: bool) -> Bools:
     """Whether rows can have given what each client sent, (m,)."""
     if "statistics" in replies:
         return possible(np.ascontiguousarray(replies["statistics"].T), fit_intercept)
-    fine: NDArray[np.bool_] = np.ones(len(replies.clients), dtype=bool)
+    fine: Bools = np.ones(len(replies.clients), dtype=bool)
     if "rows" in replies:
-        rows = replies["rows"]
-        fine &= (rows >= 1) & (rows <= MOST_ROWS)
+        fine &= (replies["rows"] >= 1) & (replies["rows"] <= MOST_ROWS)
     if "covariance" in replies and replies["covariance"].shape[1]:
         full = unpacked(replies["covariance"], replies["model"].shape[1])
         diagonal = np.einsum("mdd->md", full)
         unit = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
-        scaled = full / unit[:, :, None] / unit[:, None, :]
-        least = np.linalg.eigvalsh(scaled)[:, 0]
+        least = np.linalg.eigvalsh(full / unit[:, :, None] / unit[:, None, :])[:, 0]
         fine &= (diagonal >= 0).all(axis=1) & (least >= -POSSIBLE_SLACK)
     return fine
 
@@ -138,84 +150,76 @@ def unpacked(packed: Floats, d: int) -> Floats:
     return full
 
 
-def group_sites(
-    sites: Sites, settings: Settings, rng: np.random.Generator
-) -> tuple[Grouping, NDArray[np.bool_]]:
-    """Labels of the heard sites, and which of all sites were set aside."""
-    heard, aside = sites.heard, np.zeros(sites.n_sites, dtype=bool)
-    if settings["labels"] is not None:
-        given = _given(settings["labels"], sites.n_sites)[heard]
-        # A cluster of which nobody was heard is no cluster.
-        return Grouping(np.unique(given, return_inverse=True)[1].astype(np.intp), {}), aside
-    if _by_predictions(sites, settings):
-        return _group_by_predictions(sites, settings, rng)
-    models, covariances = sites.models[heard], sites.covariances()
+# ------------------------------------------------------------------ who is of a kind
+
+
+def group_sites(sites: Sites, truth: Indices | None, rng: np.random.Generator) -> Grouping:
+    """Labels of all sites (m,), NO_CLUSTER for those not heard or set aside, and the evidence.
+
+    `truth` (m,) are the true clusters, where they are known.
+    """
+    heard = np.flatnonzero(sites.heard)
+    if sites.settings.given_clusters is not None:
+        return _over_all(sites, heard, Grouping(_given_clusters(sites, truth)[heard], {}))
+    if _by_predictions(sites):
+        kept, grouping = _group_by_predictions(sites, heard, rng)
+    else:
+        kept, grouping = _group_by_models(sites, heard, truth, rng)
+    return _over_all(sites, kept, grouping)
+
+
+def _over_all(sites: Sites, clients: Indices, grouping: Grouping) -> Grouping:
+    """The grouping of some clients as one of all; a cluster of which nobody is left is none."""
+    labels = np.full(sites.n_sites, NO_CLUSTER, dtype=np.intp)
+    labels[clients] = np.unique(grouping.labels, return_inverse=True)[1]
+    return grouping._replace(labels=labels)
+
+
+def _given_clusters(sites: Sites, truth: Indices | None) -> Indices:
+    if sites.settings.given_clusters == "own":
+        return np.arange(sites.n_sites)
+    if sites.settings.given_clusters == "one" or truth is None:
+        return np.zeros(sites.n_sites, dtype=np.intp)
+    return truth
+
+
+def _group_by_models(
+    sites: Sites, heard: Indices, truth: Indices | None, rng: np.random.Generator
+) -> tuple[Indices, Grouping]:
+    """Who was not set aside, and their grouping as the settings say."""
+    covariances, kept = sites.covariances(), heard
+    if sites.settings.robust:
+        spread = None if covariances is None else np.sqrt(np.einsum("mdd->m", covariances[heard]))
+        kept = heard[~stand_alone(sites.models[heard], spread)]
+    models, freedom = sites.models[kept], None
     if covariances is not None:
-        covariances = covariances[heard]
-    alone = np.zeros(len(models), dtype=bool)
-    if settings["robust"]:
-        spread = None if covariances is None else np.sqrt(np.einsum("mdd->m", covariances))
-        alone = stand_alone(models, spread)
-    kept = ~alone
-    freedom = None
-    if covariances is not None:
-        freedom = sites.known["rows"][heard][kept] - models.shape[1]
-        covariances = covariances[kept]
-    if settings["true_labels"] is not None:
-        truth = np.asarray(settings["true_labels"])[heard][kept]
-        settings = {**settings, "true_labels": truth}
-    found = group_models(models[kept], covariances, freedom, settings, rng)
-    return _with_aside(found, alone, heard, aside)
+        covariances, freedom = covariances[kept], sites.rows[kept] - models.shape[1]
+    truth = None if truth is None else truth[kept]
+    return kept, group_models(models, covariances, freedom, truth, sites.settings, rng)
 
 
-def by_roster(labels: Any, names: Sequence[str]) -> Any:
-    """Known clusters given by site name as codes (m,) in the order of the roster; others as is."""
-    if not isinstance(labels, Mapping):
-        return labels
-    missing = [name for name in names if name not in labels]
-    if missing:
-        raise ValueError(f"the known clusters lack site {missing[0]!r}; give it one")
-    return np.unique([labels[name] for name in names], return_inverse=True)[1]
-
-
-def _given(labels: Any, n_sites: int) -> NDArray[np.intp]:
-    """Known clusters: an array over the roster, "one" for all, or "own" for each."""
-    if isinstance(labels, str):
-        return np.arange(n_sites) if labels == "own" else np.zeros(n_sites, dtype=np.intp)
-    return np.asarray(labels, dtype=np.intp)
-
-
-def _by_predictions(sites: Sites, settings: Settings) -> bool:
-    if settings["space"] != "auto":
-        return bool(settings["space"] == "predictions")
-    if "statistics" not in sites.known or settings["clustering"] == "convex":
+def _by_predictions(sites: Sites) -> bool:
+    settings = sites.settings
+    if settings.space != "auto":
+        return settings.space == "predictions"
+    if not sites.sent_statistics or settings.clustering == "convex":
         return False
-    rows = np.median(sites.known["rows"][sites.heard])
-    return bool(rows < ROWS_PER_COEFFICIENT * sites.models.shape[1])
+    n_rows = np.median(sites.rows[sites.heard])
+    return bool(n_rows < ROWS_PER_COEFFICIENT * sites.models.shape[1])
 
 
 def _group_by_predictions(
-    sites: Sites, settings: Settings, rng: np.random.Generator
-) -> tuple[Grouping, NDArray[np.bool_]]:
-    heard, aside = sites.heard, np.zeros(sites.n_sites, dtype=bool)
-    alone: NDArray[np.bool_] = np.zeros(int(heard.sum()), dtype=bool)
-    local = sites.local().take(np.flatnonzero(heard))
-    found = group_predictions(local.statistics, settings, rng)
-    if settings["robust"]:
-        # Here the cluster's own loss is the distance, and a squared one.
-        share = averages.members(found.labels, int(found.labels.max()) + 1)
-        losses = local.losses(pooled_models(local.statistics, share, settings)).min(axis=1)
-        alone = np.asarray(losses > FAR**2 * np.median(losses))
-        if alone.any():
-            found = group_predictions(local.statistics[~alone], settings, rng)
-            return _with_aside(found, alone, heard, aside)
-    return found, aside
-
-
-def _with_aside(
-    found: Grouping, alone: NDArray[np.bool_], heard: NDArray[np.bool_], aside: NDArray[np.bool_]
-) -> tuple[Grouping, NDArray[np.bool_]]:
-    labels = np.full(len(alone), ASIDE, dtype=np.intp)
-    labels[~alone] = found.labels
-    aside[np.flatnonzero(heard)[alone]] = True
-    return found._replace(labels=labels), aside
+    sites: Sites, heard: Indices, rng: np.random.Generator
+) -> tuple[Indices, Grouping]:
+    """Who was not set aside, and their grouping by what shared models predict of them."""
+    settings, local = sites.settings, sites.local().take(heard)
+    grouping = group_predictions(local.statistics, settings, rng)
+    if not settings.robust:
+        return heard, grouping
+    # Here the cluster's own loss is the distance, and a squared one.
+    share = aggregate.members(grouping.labels, int(grouping.labels.max()) + 1)
+    losses = local.losses(pooled_models(local.statistics, share, settings)).min(axis=1)
+    alone = losses > FAR**2 * np.median(losses)
+    if not alone.any():
+        return heard, grouping
+    return heard[~alone], group_predictions(local.statistics[~alone], settings, rng)

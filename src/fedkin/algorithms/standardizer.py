@@ -99,7 +99,7 @@ class StandardizerResult(Result):
         """Features and sites."""
         features = {"feature": about.features, "mean": self.mean, "scale": self.scale}
         sites: dict[str, Array] = {"site": about.sites, "rows": self.site_rows}
-        if self.covariance is not None:
+        if self.covariance is not None and self.site_degrees is not None:
             features["scale within groups"] = self.scale * np.sqrt(np.diagonal(self.covariance))
             sites |= {"rows beyond groups": self.site_degrees, "odd": self.odd}
         return {"features": Table(features, "Features"), "sites": Table(sites, "Sites")}

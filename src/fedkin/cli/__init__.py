@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedkin.cli import odcl, study
+from fedkin.cli import odcl
 from fedkin.cli.json_text import json_text
 
 NEEDS_ATTENTION = 1
@@ -27,7 +27,6 @@ app = typer.Typer(
 fit = typer.Typer(help="Fit a method to a table with a column of site names.", no_args_is_help=True)
 app.add_typer(fit, name="fit")
 app.add_typer(odcl.app, name="odcl")
-app.add_typer(study.app, name="study")
 
 Data = Annotated[Path, typer.Argument(help="CSV or Parquet file, one row per observation.")]
 Client = Annotated[str, typer.Option("--client", help="Column with the site's name.")]

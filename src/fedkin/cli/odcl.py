@@ -1,4 +1,4 @@
-"""`fedkin odcl`: a whole federation by exchanging files, one letter a site, no network."""
+"""`fedkin odcl`: a whole federation by exchanging files, one a site, no network."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ NEEDS_ATTENTION = 1
 @app.command("local")
 def local(
     data: Annotated[Path, typer.Argument(help="This site's CSV, Parquet or npz file.")],
-    target: Annotated[str, typer.Option("--target", help="Column with the outcome.")] = "y",
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="The letter to write.")] = None,
+    target: Annotated[str, typer.Option("--target", help="Column with the target.")] = "y",
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="The file to write.")] = None,
     name: Annotated[
         str | None, typer.Option("--name", help="The site's name (the file's).")
     ] = None,
-    loss: Annotated[str, typer.Option(help="squared, or logistic for an outcome 0/1.")] = "squared",
+    loss: Annotated[str, typer.Option(help="squared, or logistic for a target 0/1.")] = "squared",
     send: Annotated[
         str,
         typer.Option(
@@ -40,32 +40,27 @@ def local(
         Path | None, typer.Option("--ledger", help="Folder for this site's record of what left.")
     ] = None,
 ) -> None:
-    """At a site: fit the site's own model and write the letter that may leave it."""
-    from fedkin.algorithms import algorithm
-    from fedkin.algorithms.odcl import SEND
-    from fedkin.engines.files import write_letter
+    """At a site: fit the site's own model and write the reply file that may leave it."""
+    from fedkin.algorithms.odcl import ODCL, question
+    from fedkin.algorithms.odcl_settings import OdclSettings
+    from fedkin.engines.files import write_reply
     from fedkin.federation import Federation
 
-    _one_of("send", send, tuple(SEND))
-    _one_of("loss", loss, ("squared", "logistic"))
-    if send == "statistics" and loss == "logistic":
-        raise ValueError("--send statistics needs --loss squared: no sums stand for logistic rows")
-    site = name or data.stem
-    clients = Federation.from_files({site: data}, target)
-    letter = out or data.with_suffix(".letter.npz")
-    settings = {"loss": loss, "alpha": alpha, "fit_intercept": intercept}
-    written = write_letter(
-        letter, algorithm("odcl"), SEND[send], clients, settings, 0, least_rows, ledger
+    settings = OdclSettings.from_mapping(
+        {"loss": loss, "alpha": alpha, "fit_intercept": intercept, "send": send}
     )
-    step = algorithm("odcl").steps[SEND[send]]
-    typer.echo(f"wrote {letter}: all that leaves site {written.site!r} is")
+    clients = Federation.from_files({name or data.stem: data}, target)
+    path, ask = out or data.with_suffix(".reply.npz"), question(send)
+    written = write_reply(path, ODCL, ask, clients, settings, 0, least_rows, ledger)
+    declared = ODCL.step(ask.step).replies(ask.fields)
+    typer.echo(f"wrote {path}: all that leaves site {written.site!r} is")
     for field, array in written.arrays.items():
-        typer.echo(f"  {field}: {array[0].size} numbers, {step.reply[field].meaning}")
+        typer.echo(f"  {field}: {array[0].size} numbers, {declared[field].meaning}")
 
 
 @app.command("combine")
 def combine(
-    letters: Annotated[list[Path], typer.Argument(help="The sites' letters.")],
+    files: Annotated[list[Path], typer.Argument(help="The sites' reply files.")],
     out: Annotated[Path, typer.Option("-o", "--out", help="Folder for results.")] = Path("odcl"),
     clusters: Annotated[
         int | None, typer.Option("--clusters", "-k", help="Number of groups; chosen if open.")
@@ -80,22 +75,25 @@ def combine(
 ) -> None:
     """At the coordinator: group the sites and write each site's model to a file of its own.
 
-    What all letters hold is used: where no covariances are among it, the silhouette chooses the
+    What all files hold is used: where no covariances are among it, the silhouette chooses the
     number of groups.
     """
     import numpy as np
 
-    from fedkin.cli.odcl_letters import check_enough, held_back, least, shared
-    from fedkin.engines.files import Letters
+    from fedkin.algorithms.odcl_settings import OdclSettings
+    from fedkin.cli.odcl_files import check_enough, held_back, shared
+    from fedkin.engines.files import ReplyFiles
     from fedkin.estimators import ODCL
 
-    engine = Letters.read(letters)
-    first = engine.letters[0]
-    sums = shared(engine.letters, "statistics") == "statistics"
+    engine = ReplyFiles.read(files)
+    first = engine.files[0]
+    sums = shared(engine.files, "statistics") == "statistics"
     how = aggregate or ("statistics" if sums else "mean")
-    needed = least({"n_clusters": clusters, "clustering": clustering, "aggregate": how})
-    send = shared(engine.letters, needed)
-    check_enough(engine.letters, how, send)
+    needed = OdclSettings.from_mapping(
+        {"n_clusters": clusters, "clustering": clustering, "aggregate": how}
+    ).sent
+    send = shared(engine.files, needed)
+    check_enough(engine.files, how, send)
     model = ODCL(
         clusters,
         loss=first.settings["loss"],
@@ -108,7 +106,7 @@ def combine(
         random_state=seed,
         engine=engine,
     )
-    complaints = [*held_back(engine.letters, needed, send), *_fit(model, send)]
+    complaints = [*held_back(engine.files, needed, send), *_fit(model, send)]
     model.feature_names_in_ = np.array(first.feature_names, dtype=object)
     written = write_models(model, first.feature_names, out)
     summary = model.summary()
@@ -137,18 +135,17 @@ def _fit(model: Any, send: str) -> list[str]:
             raise ValueError(str(error)) from None
     complaints = [str(warning.message) for warning in caught]
     for refusal in model.refusals_:
-        remedy = "let the site check its data and write the letter again"
+        remedy = "let the site check its data and write the file again"
         if refusal.reason is Reason.MISSING:
             remedy = f"let the site write again with --send {send}"
-        where = f" in {refusal.field!r}" if refusal.field else ""
         complaints.append(
-            f"site {refusal.site!r}: its letter was not used: {refusal.reason}{where}; {remedy}"
+            f"site {refusal.site!r}: its reply file was not used: {refusal.fault}; {remedy}"
         )
     return complaints
 
 
 def _not_heard(model: Any) -> set[str]:
-    """Sites whose letters did not count; they have the mean over all others' models."""
+    """Sites whose files did not count; they have the mean over all others' models."""
     return {refusal.site for refusal in model.refusals_} | set(model.implausible_sites_)
 
 
@@ -173,8 +170,3 @@ def write_models(model: Any, features: tuple[str, ...], folder: Path) -> list[Pa
         path.write_text(json_text(content, indent=1) + "\n", encoding="utf-8")
         written.append(path)
     return written
-
-
-def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"--{name} must be one of {', '.join(choices)}, not {value}")

@@ -28,14 +28,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedkin.clustering.kmeans import COST_ROUNDING, Clustering, RandomState, kmeans
-from fedkin.clustering.points import Labels, Points, check_points
+from fedkin.arrays import Floats, Indices
+from fedkin.clustering import tolerances
+from fedkin.clustering.kmeans import Clustering, RandomState, kmeans
+from fedkin.clustering.points import Labels, Points, check_points, silhouette
 from fedkin.clustering.polished import polished_silhouette
 from fedkin.clustering.scatter import explained_scatter, usable_covariances, whiten
-from fedkin.clustering.silhouette import silhouette
 from fedkin.ties import RELATIVE, first_best
 
-Array = NDArray[np.float64]
 Method = Literal["auto", "chi2", "gap", "silhouette", "elbow", "path"]
 
 LEVEL = 0.999  # of the chi-square quantile: one false alarm in a thousand homogeneous federations
@@ -49,13 +49,13 @@ class NumberOfClusters:
     """The chosen number of clusters and the evidence."""
 
     n_clusters: int
-    curve: Array  # (n_candidates,), the criterion of the method
+    curve: Floats  # (n_candidates,), the criterion of the method
     candidates: NDArray[
         np.intp
     ]  # (n_candidates,), the K (for "path": after the polish) it belongs to
     labels: Labels  # (m,), the partition at the chosen number
     method: str  # the rule that decided
-    score: float  # "gap": deviations by which K clusters beat the references; else NaN
+    score: float = np.nan  # "gap": deviations by which K clusters beat the references
 
 
 def choose_n_clusters(
@@ -113,7 +113,7 @@ def _partitions(
 def _by_scatter(
     points: Points,
     largest: int,
-    covariances: Array,
+    covariances: Floats,
     freedom: ArrayLike | None,
     generator: np.random.Generator,
 ) -> NumberOfClusters:
@@ -161,7 +161,8 @@ def _by_elbow(points: Points, largest: int, generator: np.random.Generator) -> N
     """Smallest K whose successor takes less than ELBOW_DROP off the cost."""
     tried = _partitions(points, 1, largest, generator)
     cost = np.array([c.cost for c in tried])
-    drop = np.append(cost[:-1] - cost[1:], 0.0) / np.maximum(cost, COST_ROUNDING * cost[0] or 1.0)
+    least = tolerances.COST_ROUNDING * cost[0] or 1.0
+    drop = np.append(cost[:-1] - cost[1:], 0.0) / np.maximum(cost, least)
     chosen = int(np.flatnonzero(drop < ELBOW_DROP)[0])
     return _answer("elbow", np.arange(1, largest + 1), cost, tried, chosen)
 
@@ -170,7 +171,7 @@ def _by_path(points: Points, max_clusters: int | None) -> NumberOfClusters:
     """The polished silhouette's partition of the convex clustering path."""
     chosen = polished_silhouette(points, max_clusters=max_clusters)
     return NumberOfClusters(
-        chosen.n_clusters, chosen.curve, chosen.n_polished, chosen.labels, "path", float("nan")
+        chosen.n_clusters, chosen.curve, chosen.n_polished, chosen.labels, "path"
     )
 
 
@@ -222,18 +223,17 @@ def _uniform(points: Points, generator: np.random.Generator) -> Points:
 
 def _answer(
     method: str,
-    candidates: NDArray[np.intp],
-    curve: Array,
+    candidates: Indices,
+    curve: Floats,
     tried: list[Clustering],
     chosen: int,
 ) -> NumberOfClusters:
     return NumberOfClusters(
-        int(candidates[chosen]), curve, candidates, tried[chosen].labels, method, float("nan")
+        int(candidates[chosen]), curve, candidates, tried[chosen].labels, method
     )
 
 
 def _one_cluster(method: str, points: Points) -> NumberOfClusters:
     """Too few distinct points for two clusters."""
     labels = np.zeros(len(points), dtype=np.intp)
-    nothing = np.zeros(0)
-    return NumberOfClusters(1, nothing, nothing.astype(np.intp), labels, method, float("nan"))
+    return NumberOfClusters(1, np.zeros(0), np.zeros(0, dtype=np.intp), labels, method)

@@ -15,15 +15,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from fedkin.arrays import Indices
 from fedkin.clustering.convex import convex_clustering
 from fedkin.clustering.path import ConvexClusteringPath, convex_clustering_path, penalty_range
 from fedkin.clustering.points import Labels, Points, check_points
 
 FIRST_PENALTY = 0.1
 FACTOR = 1.25
-N_PENALTIES = 10
+N_EQUIDISTANT = 10
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def clusterpath(
     rule: Literal["auto", "a", "b"] = "auto",
     first_penalty: float = FIRST_PENALTY,
     factor: float = FACTOR,
-    n_penalties: int = N_PENALTIES,
+    n_penalties: int = N_EQUIDISTANT,
     skip_trivial: bool = True,
     max_clusters: int | None = None,
 ) -> ChosenPenalty:
@@ -103,11 +104,9 @@ def _count(points: Points, penalty: float) -> int:
     return int(convex_clustering(points, penalty).labels.max()) + 1
 
 
-def _most_frequent(n_clusters: NDArray[np.intp], candidates: NDArray[np.intp]) -> int:
+def _most_frequent(n_clusters: Indices, candidates: Indices) -> int:
     """Index of the first candidate whose number of clusters is the most frequent among them."""
     if candidates.size == 0:
         return n_clusters.size - 1
-    values, first, counts = np.unique(n_clusters[candidates], return_index=True, return_counts=True)
-    del values
-    best = first[counts == counts.max()].min()
-    return int(candidates[best])
+    _, first, counts = np.unique(n_clusters[candidates], return_index=True, return_counts=True)
+    return int(candidates[first[counts == counts.max()].min()])

@@ -11,19 +11,16 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedkin.arrays import Bools, Floats
+from fedkin.clustering import tolerances
 from fedkin.clustering.pairs import largest_norm, squared_distances
 from fedkin.clustering.points import Labels, Points, group_sums, in_order_of_appearance
-
-Array = NDArray[np.float64]
 
 # Complete linkage keeps two triangles of distances: 288 MB for this many points.
 LINKAGE_POINTS = 6000
 # With more points the tree is built on this many of them.
 ANCHORS = 2000
-# Distances are exact to this share.
-ROUNDING = 1e-12
 # Rows of a distance matrix are taken in blocks of this many entries (32 MB).
 ENTRIES_PER_BLOCK = 1 << 22
 
@@ -34,7 +31,7 @@ class Groups:
 
     labels: Labels  # (m,)
     means: Points  # (n, d)
-    sizes: Array  # (n,)
+    sizes: Floats  # (n,)
 
     @classmethod
     def of_points(cls, points: Points) -> Groups:
@@ -43,7 +40,7 @@ class Groups:
         return cls(np.arange(m), points, np.ones(m))
 
     @cached_property
-    def tree(self) -> Array:
+    def tree(self) -> Floats:
         """Complete-linkage tree of the means; its heights are diameters."""
         from scipy.cluster.hierarchy import linkage
 
@@ -71,14 +68,13 @@ class Groups:
 def merge_small_diameters(groups: Groups, penalty: float) -> Groups:
     """Contract every complete-linkage subtree of diameter <= penalty * size, until none is left."""
     while len(groups) > 1:
-        found = (
-            _subtrees_that_fuse(groups.tree, groups.sizes, penalty)
-            if len(groups) <= LINKAGE_POINTS
-            else _anchored_subtrees_that_fuse(groups.means, groups.sizes, penalty)
-        )
-        if np.unique(found).size == len(groups):
+        if len(groups) <= LINKAGE_POINTS:
+            joined = _subtrees_that_fuse(groups.tree, groups.sizes, penalty)
+        else:
+            joined = _anchored_subtrees_that_fuse(groups.means, groups.sizes, penalty)
+        if np.unique(joined).size == len(groups):
             break
-        groups = groups.merge(found)
+        groups = groups.merge(joined)
     return groups
 
 
@@ -93,36 +89,25 @@ def diameter(points: Points) -> float:
     return float(np.sqrt(largest))
 
 
-def nearest_rows(points: Points, rows: Points) -> Labels:
-    """Index of the nearest row for each point, (m,), in blocks."""
-    block = max(1, ENTRIES_PER_BLOCK // len(rows))
-    half_squares = 0.5 * np.einsum("ij,ij->i", rows, rows)
-    return np.concatenate(
-        [
-            np.argmin(half_squares - points[start : start + block] @ rows.T, axis=1)
-            for start in range(0, len(points), block)
-        ]
-    )
-
-
-def _subtrees_that_fuse(tree: Array, sizes: Array, penalty: float) -> Labels:
+def _subtrees_that_fuse(tree: Floats, sizes: Floats, penalty: float) -> Labels:
     """Labels (n,) that join the maximal subtrees with diameter <= penalty * size."""
-    fits = tree[:, 2] <= penalty * _subtree_sizes(tree, sizes) * (1.0 + ROUNDING)
-    return _leaves_below(tree, fits)
+    reach = penalty * _subtree_sizes(tree, sizes) * (1.0 + tolerances.DISTANCE_ROUNDING)
+    return _leaves_below(tree, tree[:, 2] <= reach)
 
 
-def _anchored_subtrees_that_fuse(means: Points, sizes: Array, penalty: float) -> Labels:
-    """The same for many points: the tree is built on a sample and the rest hang on its leaves.
+def _anchored_subtrees_that_fuse(means: Points, sizes: Floats, penalty: float) -> Labels:
+    """Labels (n,) that join such subtrees of many points, most hanging on a sample's leaves.
 
     The sample only proposes sets; each is accepted on the diameter of all its points.
     """
     from scipy.cluster.hierarchy import linkage
+    from sklearn.metrics import pairwise_distances_argmin
 
     anchors = np.random.default_rng(0).choice(len(means), ANCHORS, replace=False)
-    nearest = nearest_rows(means, means[anchors])
+    nearest = pairwise_distances_argmin(means, means[anchors])
     tree = linkage(means[anchors], "complete")
     hanging = np.bincount(nearest, sizes, minlength=anchors.size).astype(np.float64)
-    reach = penalty * _subtree_sizes(tree, hanging) * (1.0 + ROUNDING)
+    reach = penalty * _subtree_sizes(tree, hanging) * (1.0 + tolerances.DISTANCE_ROUNDING)
     fits, accepted = tree[:, 2] <= reach, np.zeros(len(tree), dtype=bool)
     while True:
         owner = _leaves_below(tree, fits)[nearest]
@@ -136,7 +121,7 @@ def _anchored_subtrees_that_fuse(means: Points, sizes: Array, penalty: float) ->
     return np.where(alone, -1 - np.arange(len(means)), owner)
 
 
-def _subtree_sizes(tree: Array, sizes: Array) -> Array:
+def _subtree_sizes(tree: Floats, sizes: Floats) -> Floats:
     """Total size below each inner node of a linkage tree, (n - 1,)."""
     n = sizes.size
     total = np.concatenate([sizes, np.zeros(n - 1)])
@@ -145,7 +130,7 @@ def _subtree_sizes(tree: Array, sizes: Array) -> Array:
     return total[n:]
 
 
-def _leaves_below(tree: Array, chosen: NDArray[np.bool_]) -> Labels:
+def _leaves_below(tree: Floats, chosen: Bools) -> Labels:
     """For each leaf its highest chosen ancestor, numbered n + row of the tree, or itself, (n,)."""
     n = len(tree) + 1
     owner = np.arange(2 * n - 1)

@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from fedkin.clustering.contraction import ROUNDING, Groups, merge_small_diameters
+from fedkin.clustering import tolerances
+from fedkin.clustering.contraction import Groups, merge_small_diameters
 from fedkin.clustering.fusion import all_pairs_problem, connected, prove_fused, pull_together
 from fedkin.clustering.newton import minimise
 from fedkin.clustering.points import (
@@ -34,19 +35,6 @@ from fedkin.clustering.points import (
     in_order_of_appearance,
 )
 from fedkin.threads import one_thread
-
-Array = NDArray[np.float64]
-
-# |u - u*|^2 <= 2 gap * objective: a relative gap of 1e-10 puts the whole solution (m, d) within
-# 1.4e-5 of the root of the objective. (The tests hold us to 1e-7.)
-PROMISED_GAP = 1e-10
-HOPEFUL_SMOOTHING = 0.1  # share of the median neighbour distance: inactive while nothing fuses
-HOPEFUL_TOLERANCE = 1e-11
-N_LEVELS = 10  # smoothings spread/10, spread/100, ...; beyond 1e-10 distances are rounding
-# Two points are told apart when their squared distance exceeds the gap: it falls twice as fast.
-LEAST_TOLERANCE = 1e-16
-# A pull of full length keeps two fused points up to some smoothings apart.
-JOINED_WITHIN = 10.0
 
 
 @dataclass(frozen=True)
@@ -127,7 +115,7 @@ def solve_fused(points: Points, groups: Groups, start: Points, penalty: float) -
     for level in _levels(points, groups):
         if level.smoothing >= last.smoothing:
             continue
-        tolerance = min(level.tolerance, max(1e-2 * last.tolerance, LEAST_TOLERANCE))
+        tolerance = min(level.tolerance, max(1e-2 * last.tolerance, tolerances.LEAST_TOLERANCE))
         start = pull_together(start, groups.sizes, last.smoothing, level.smoothing)
         while True:
             if len(groups) == 1:
@@ -139,7 +127,7 @@ def solve_fused(points: Points, groups: Groups, start: Points, penalty: float) -
             if level.hopeful and solution.met_kink:
                 break
             start, gap = solution.positions, solution.gap / (solution.objective + within)
-            if gap <= PROMISED_GAP and _all_apart(
+            if gap <= tolerances.PROMISED_GAP and _all_apart(
                 start, groups, penalty, solution.gap, level.smoothing
             ):
                 return Fused(groups, start, gap, n_iter, True)
@@ -156,10 +144,10 @@ def _levels(points: Points, groups: Groups) -> Iterator[Level]:
     """First a smoothing that nothing notices unless points fuse, then ever finer ones."""
     spread = float(np.sqrt((points**2).sum() / len(points)))
     if len(groups) > 1:
-        smoothing = HOPEFUL_SMOOTHING * groups.neighbour_distance
-        yield Level(smoothing, HOPEFUL_TOLERANCE, hopeful=True)
-    for k in range(1, N_LEVELS + 1):
-        yield Level(spread * 10.0**-k, max(10.0 ** (-2 * k - 2), LEAST_TOLERANCE))
+        smoothing = tolerances.FIRST_SMOOTHING * groups.neighbour_distance
+        yield Level(smoothing, tolerances.HOPEFUL_TOLERANCE, hopeful=True)
+    for k in range(1, tolerances.N_LEVELS + 1):
+        yield Level(spread * 10.0**-k, max(10.0 ** (-2 * k - 2), tolerances.LEAST_TOLERANCE))
 
 
 def _all_apart(
@@ -180,12 +168,12 @@ def _all_apart(
     first, second = undecided[np.argsort(component[undecided], kind="stable")].reshape(-1, 2).T
     apart = np.sqrt(((groups.means[first] - groups.means[second]) ** 2).sum(axis=1))
     reach = penalty * (groups.sizes[first] + groups.sizes[second])
-    return bool((apart > reach * (1.0 + ROUNDING)).all())
+    return bool((apart > reach * (1.0 + tolerances.DISTANCE_ROUNDING)).all())
 
 
 def _merge_proved(groups: Groups, positions: Points, penalty: float, smoothing: float) -> Groups:
     """Contract what is proved fused among super-points that may lie together."""
-    near = connected(positions, np.full(len(groups), 0.5 * JOINED_WITHIN * smoothing))
+    near = connected(positions, np.full(len(groups), 0.5 * tolerances.JOINED_WITHIN * smoothing))
     labels = np.arange(len(groups))
     for component in np.flatnonzero(np.bincount(near) > 1):
         members = np.flatnonzero(near == component)

@@ -16,37 +16,22 @@ z_pq makes the balance exact, which proves:
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedkin.arrays import Floats, Indices
+from fedkin.clustering import tolerances
 from fedkin.clustering.contraction import Groups, diameter
 from fedkin.clustering.newton import SmoothProblem, SmoothSolution, minimise
 from fedkin.clustering.pairs import CompletePairs, close_pairs
 from fedkin.clustering.points import Labels, Points, group_sums
 
-Array = NDArray[np.float64]
-
-# A penalty within the last of these shares of a fusion is not told apart from it. Each is the start
-# of the next: a step of 1e-3 at once loses the way to the finer solution.
-MARGINS = (1e-3, 1e-4, 1e-5, 1e-6)
-# A fused set of some hundred points is about ten smoothings wide: this share of the margin in (*)
-# leaves room for ten times that.
-SMOOTHING_SHARE = 0.003
-# A set this many times too wide for (*) is not tried with a smaller margin.
-HOPELESS = 30.0
-# Residual the solver may leave, as a share of the right side of (*).
-RESIDUAL_SHARE = 0.1
-# On the way to a fine smoothing: steps by this factor, each solved to this relative gap at most.
-SMOOTHING_STEP = 0.1
-PASSING_TOLERANCE = 1e-6
-
 
 def prove_fused(
     groups: Groups,
-    members: NDArray[np.intp],
+    members: Indices,
     penalty: float,
     positions: Points,
     smoothing: float,
-) -> list[NDArray[np.intp]]:
+) -> list[Indices]:
     """Subsets of `members` (indices of groups) that (*) proves fused.
 
     `positions` (n, d) are a solution for all groups at the given smoothing: where to start.
@@ -64,10 +49,10 @@ def prove_fused(
     if parts.max() > 0:
         return _prove_parts(groups, members, parts, penalty, positions, smoothing)
     start, coarse = positions[members] - sizes @ positions[members] / total, smoothing
-    for margin in MARGINS:
+    for margin in tolerances.MARGINS:
         reach = margin * penalty * total
-        finer = min(SMOOTHING_SHARE * reach, smoothing)
-        tolerance = _gap_for_residual(RESIDUAL_SHARE * reach, means, sizes)
+        finer = min(tolerances.SMOOTHING_SHARE * reach, smoothing)
+        tolerance = _gap_for_residual(tolerances.RESIDUAL_SHARE * reach, means, sizes)
         solution = _follow(means, sizes, (1.0 - margin) * penalty, start, coarse, finer, tolerance)
         start, smoothing = solution.positions, finer
         residual = solution.gradient / sizes[:, None]
@@ -75,7 +60,7 @@ def prove_fused(
         width = diameter(start)
         if width + slackness <= reach:
             return [members]
-        if width > HOPELESS * reach:
+        if width > tolerances.HOPELESS * reach:
             break
         # A nearer penalty may fuse what is apart here: the smoothing must begin at that distance.
         coarse = max(width, finer)
@@ -90,12 +75,12 @@ def prove_fused(
 
 def _prove_parts(
     groups: Groups,
-    members: NDArray[np.intp],
+    members: Indices,
     parts: Labels,
     penalty: float,
     positions: Points,
     smoothing: float,
-) -> list[NDArray[np.intp]]:
+) -> list[Indices]:
     return [
         proof
         for part in range(parts.max() + 1)
@@ -105,7 +90,7 @@ def _prove_parts(
 
 def _follow(
     means: Points,
-    sizes: Array,
+    sizes: Floats,
     penalty: float,
     start: Points,
     smoothing: float,
@@ -114,20 +99,20 @@ def _follow(
 ) -> SmoothSolution:
     """Solve at a finer smoothing, starting from a solution at a coarser one, step by step."""
     while True:
-        following = max(SMOOTHING_STEP * smoothing, finer)
+        following = max(tolerances.SMOOTHING_STEP * smoothing, finer)
         start = pull_together(start, sizes, smoothing, following)
         smoothing = following
         problem = all_pairs_problem(means, sizes, penalty, smoothing)
         last = smoothing == finer
         # A passing solution must be known to its own smoothing, or the next one starts astray.
-        passing = min(_gap_for_residual(smoothing, means, sizes), PASSING_TOLERANCE)
+        passing = min(_gap_for_residual(smoothing, means, sizes), tolerances.PASSING_TOLERANCE)
         solution = minimise(problem, start, tolerance if last else max(tolerance, passing))
         if last:
             return solution
         start = solution.positions
 
 
-def pull_together(positions: Points, sizes: Array, smoothing: float, finer: float) -> Points:
+def pull_together(positions: Points, sizes: Floats, smoothing: float, finer: float) -> Points:
     """Where positions (n, d) solved at one smoothing will lie at a finer one.
 
     Fused points are apart only by smoothing times their pull, and the pulls stay: every component
@@ -144,13 +129,13 @@ def pull_together(positions: Points, sizes: Array, smoothing: float, finer: floa
 
 
 def all_pairs_problem(
-    means: Points, sizes: Array, penalty: float, smoothing: float
+    means: Points, sizes: Floats, penalty: float, smoothing: float
 ) -> SmoothProblem:
     """The smoothed problem in which every two super-points are coupled."""
     return SmoothProblem(means, sizes, penalty, lambda v: CompletePairs(v, sizes, smoothing))
 
 
-def connected(positions: Points, radius: Array) -> Labels:
+def connected(positions: Points, radius: Floats) -> Labels:
     """Components of the graph that joins positions (n, d) closer than radius_p + radius_q, (n,)."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -161,7 +146,7 @@ def connected(positions: Points, radius: Array) -> Labels:
     return np.asarray(connected_components(graph, directed=False)[1])
 
 
-def _gap_for_residual(residual: float, means: Points, sizes: Array) -> float:
+def _gap_for_residual(residual: float, means: Points, sizes: Floats) -> float:
     """Relative tolerance at which no super-point's residual exceeds the given length."""
     spread = 0.5 * float(sizes @ (means**2).sum(axis=1))
     return 0.5 * sizes.min() * residual**2 / spread if spread > 0 else 1.0

@@ -12,19 +12,16 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from fedkin.clustering.contraction import nearest_rows
-from fedkin.clustering.kmeans import Clustering, RandomState, kmeans, seed_of
+from fedkin.arrays import Floats
+from fedkin.clustering import tolerances
+from fedkin.clustering.kmeans import N_STARTS, Clustering, RandomState, kmeans, seed_of
 from fedkin.clustering.points import Labels, Points, check_n_clusters, check_points, group_sums
 from fedkin.ties import first_least
 
-Array = NDArray[np.float64]
-
-N_STARTS = 10
 STEP = 0.5  # the distance to a cluster's best centre halves each round
 MAX_ROUNDS = 500
-TOLERANCE = 1e-9  # least move of a centre that counts, relative to the points' spread
 
 
 def gradient_clustering(
@@ -59,18 +56,20 @@ def gradient_clustering(
 
 def _descend(points: Points, centers: Points, threshold: float, step: float) -> Clustering:
     """Rounds of assignment and gradient steps until no centre moves."""
-    still = TOLERANCE * float(np.sqrt(((points - points.mean(axis=0)) ** 2).mean()))
+    from sklearn.metrics import pairwise_distances_argmin
+
+    still = tolerances.STILL * float(np.sqrt(((points - points.mean(axis=0)) ** 2).mean()))
     for _ in range(MAX_ROUNDS):
-        labels = nearest_rows(points, centers)
+        labels = pairwise_distances_argmin(points, centers)
         move = step * _mean_gradient(points, centers, labels, threshold)
         centers = centers - move
         if np.abs(move).max() <= still:
             break
-    labels = nearest_rows(points, centers)
+    labels = pairwise_distances_argmin(points, centers)
     return Clustering(labels, centers, _cost(_distances(points, centers, labels), threshold))
 
 
-def _mean_gradient(points: Points, centers: Points, labels: Labels, threshold: float) -> Array:
+def _mean_gradient(points: Points, centers: Points, labels: Labels, threshold: float) -> Floats:
     """Mean over each centre's points of the gradient of f, (K, d); zero without points."""
     distance = _distances(points, centers, labels)
     shorten = np.divide(threshold, distance, out=np.ones_like(distance), where=distance > threshold)
@@ -79,12 +78,12 @@ def _mean_gradient(points: Points, centers: Points, labels: Labels, threshold: f
     return group_sums(gradients, labels, len(centers)) / np.maximum(counts, 1)[:, None]
 
 
-def _cost(distance: Array, threshold: float) -> float:
+def _cost(distance: Floats, threshold: float) -> float:
     inside = np.minimum(distance, threshold)
     return float(np.sum(inside * (distance - 0.5 * inside)))
 
 
-def _distances(points: Points, centers: Points, labels: Labels) -> Array:
+def _distances(points: Points, centers: Points, labels: Labels) -> Floats:
     return np.asarray(np.sqrt(((points - centers[labels]) ** 2).sum(axis=1)))
 
 

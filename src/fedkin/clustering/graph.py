@@ -14,11 +14,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.sparse import coo_array, csr_array, diags_array, triu
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import splu
 
+from fedkin.arrays import Bools, Floats
+from fedkin.clustering import tolerances
 from fedkin.clustering.newton import SmoothProblem, minimise
 from fedkin.clustering.points import (
     Labels,
@@ -29,18 +31,6 @@ from fedkin.clustering.points import (
     in_order_of_appearance,
 )
 
-Array = NDArray[np.float64]
-
-FIRST_SMOOTHING = 0.1  # share of the median length of an edge
-SMOOTHING_FACTOR = 0.1
-N_LEVELS = 10
-# A pull of full length keeps a fused pair up to some smoothings apart. A pair joined by mistake
-# costs gap, and the next level parts it again.
-JOINED_WITHIN = 10.0
-RELATIVE_GAP = 1e-10
-INNER_TOLERANCE = 1e-12
-NOTHING = 1e-24  # of the points' squares: distances of 1e-12 are rounding
-
 
 def nearest_neighbor_weights(
     points: ArrayLike, n_neighbors: int = 10, bandwidth: float | None = None
@@ -50,30 +40,27 @@ def nearest_neighbor_weights(
     i and j are coupled when either is among the other's `n_neighbors` nearest. The default
     bandwidth is the median distance of coupled points, so that a typical weight is exp(-1/2).
     """
-    from scipy.spatial import cKDTree
+    from sklearn.neighbors import NearestNeighbors
 
     array = check_points(points)
     m = len(array)
+    if n_neighbors < 1:
+        raise ValueError(f"n_neighbors must be at least 1; got {n_neighbors}")
     if m == 1:
         return csr_array((1, 1))
-    k = min(int(n_neighbors), m - 1)
-    if k < 1:
-        raise ValueError(f"n_neighbors must be at least 1; got {n_neighbors}")
-    distances, neighbours = cKDTree(array).query(array, k=k + 1)
-    rows = np.repeat(np.arange(m), k + 1)
-    off_diagonal = rows != neighbours.ravel()
-    rows, columns = rows[off_diagonal], neighbours.ravel()[off_diagonal]
-    lengths = distances.ravel()[off_diagonal]
-    width = float(np.median(lengths)) if bandwidth is None else float(bandwidth)
-    values = np.exp(-0.5 * (lengths / width) ** 2) if width > 0 else np.ones(lengths.size)
-    one_way = csr_array((values, (rows, columns)), shape=(m, m))
-    return csr_array(one_way.maximum(one_way.T))
+    nearest = NearestNeighbors(n_neighbors=min(int(n_neighbors), m - 1), algorithm="kd_tree").fit(
+        array
+    )
+    graph = nearest.kneighbors_graph(mode="distance")
+    width = float(np.median(graph.data)) if bandwidth is None else float(bandwidth)
+    graph.data = np.exp(-0.5 * (graph.data / width) ** 2) if width > 0 else np.ones(graph.nnz)
+    return csr_array(graph.maximum(graph.T))
 
 
 class Edges(NamedTuple):
     """Coupled pairs and the matrix that takes their differences."""
 
-    weights: Array  # (n_edges,)
+    weights: Floats  # (n_edges,)
     difference: csr_array  # (n_edges, m): row e has +1 at its first point and -1 at its second
 
     @classmethod
@@ -94,7 +81,7 @@ class Edges(NamedTuple):
         difference = csr_array((signs, columns, 2 * np.arange(n + 1)), shape=(n, n_points))
         return cls(np.asarray(upper.data, dtype=np.float64), difference)
 
-    def components(self, chosen: NDArray[np.bool_]) -> Labels:
+    def components(self, chosen: Bools) -> Labels:
         """Groups of points connected by the chosen edges, (m,)."""
         picked = self.difference[chosen]
         return np.asarray(connected_components(abs(picked.T @ picked), directed=False)[1])
@@ -118,14 +105,14 @@ class EdgePairs:
         self.value = float(smooth.sum())
         self.pull = np.asarray(edges.difference.T @ (self.stiffness[:, None] * self.apart))
 
-    def curvature(self, vectors: Array) -> Array:
+    def curvature(self, vectors: Floats) -> Floats:
         """Hessian of the penalty times x (m, d)."""
         moved = self.edges.difference @ vectors
         along = (self.bend * np.einsum("ij,ij->i", self.apart, moved))[:, None]
         change = self.stiffness[:, None] * moved - along * self.apart
         return np.asarray(self.edges.difference.T @ change)
 
-    def solver(self, mass: Array, penalty: float) -> Callable[[Array], Array]:
+    def solver(self, mass: Floats, penalty: float) -> Callable[[Floats], Floats]:
         """x -> M^-1 x, M = diag(mass) + penalty * Laplacian, by sparse factors."""
         difference = self.edges.difference
         laplacian = difference.T @ diags_array(self.stiffness) @ difference
@@ -152,23 +139,23 @@ def solve_on_graph(
         return unit * middle + mean, whole, 0.0, 0, True
     lengths = np.sqrt(((edges.difference @ targets) ** 2).sum(axis=1))
     positive = lengths[lengths > 0]
-    smoothing = FIRST_SMOOTHING * float(np.median(positive)) if positive.size else 1.0
+    smoothing = tolerances.FIRST_SMOOTHING * float(np.median(positive)) if positive.size else 1.0
     positions, n_iter, mass = targets, 0, np.ones(len(points))
-    for _ in range(N_LEVELS):
+    for _ in range(tolerances.N_LEVELS):
         problem = SmoothProblem(targets, mass, penalty, _couple_by(edges, smoothing))
-        solution = minimise(problem, positions, INNER_TOLERANCE)
+        solution = minimise(problem, positions, tolerances.GRAPH_TOLERANCE)
         n_iter += solution.n_iter
         coupling = solution.coupling
         assert isinstance(coupling, EdgePairs)
-        together = coupling.length <= JOINED_WITHIN * smoothing
+        together = coupling.length <= tolerances.JOINED_WITHIN * smoothing
         labels = in_order_of_appearance(edges.components(together))
         centers = group_means(solution.positions, labels, labels.max() + 1)[labels]
         gap = _relative_gap(centers, targets, penalty, coupling)
-        if gap <= RELATIVE_GAP:
+        if gap <= tolerances.PROMISED_GAP:
             break
-        positions = centers + SMOOTHING_FACTOR * (solution.positions - centers)
-        smoothing *= SMOOTHING_FACTOR
-    return unit * centers + mean, labels, gap, n_iter, bool(gap <= RELATIVE_GAP)
+        positions = centers + tolerances.SMOOTHING_STEP * (solution.positions - centers)
+        smoothing *= tolerances.SMOOTHING_STEP
+    return unit * centers + mean, labels, gap, n_iter, bool(gap <= tolerances.PROMISED_GAP)
 
 
 def _all_fuse(about: Points, labels: Labels, edges: Edges, penalty: float) -> bool:
@@ -203,4 +190,6 @@ def _relative_gap(centers: Points, targets: Points, penalty: float, coupling: Ed
     )
     gap = 0.5 * float((residual**2).sum()) + penalty * max(float(slack), 0.0)
     # Where points lie on their neighbours the objective is rounding: squares of it are no measure.
-    return gap / max(objective, NOTHING * float((targets**2).sum()), np.finfo(float).tiny)
+    return gap / max(
+        objective, tolerances.NO_OBJECTIVE * float((targets**2).sum()), np.finfo(float).tiny
+    )

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedkin.clustering import tolerances
 from fedkin.clustering.points import Labels, Points, check_n_clusters, check_points
 from fedkin.ties import first_least
 
 RandomState = int | np.random.Generator | None
 
 N_STARTS = 10
-# Costs are squares: what rounding leaves of one that is zero is this share of the points' scatter.
-COST_ROUNDING = 1e-28
 
 
 @dataclass(frozen=True)
@@ -36,8 +35,7 @@ def kmeans(
     """Cluster points (m, d) into n_clusters by (15)."""
     array = check_points(points)
     check_n_clusters(n_clusters, len(array))
-    fitted = _fit(array, n_clusters, random_state, "k-means++", n_starts)
-    return fitted
+    return _fit(array, n_clusters, random_state, "k-means++", n_starts)
 
 
 def lloyd(points: ArrayLike, centers: ArrayLike) -> Clustering:
@@ -72,7 +70,7 @@ def _fit(
             KMeans(n_clusters, init=init, n_init=1, random_state=chance, tol=0.0).fit(points)
             for _ in range(n_starts)
         ]
-    rounding = COST_ROUNDING * float(np.square(points - points.mean(axis=0)).sum())
+    rounding = tolerances.COST_ROUNDING * float(np.square(points - points.mean(axis=0)).sum())
     fitted = runs[first_least([run.inertia_ for run in runs], floor=rounding)]
     labels = fitted.labels_.astype(np.intp)
     return Clustering(labels, fitted.cluster_centers_, 0.5 * float(fitted.inertia_))

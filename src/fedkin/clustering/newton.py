@@ -15,17 +15,15 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedkin.arrays import Floats
+from fedkin.clustering import tolerances
 from fedkin.clustering.points import Points
 
-Array = NDArray[np.float64]
-
-MAX_STEPS = 200
+MAX_OUTER_STEPS = 200
 MAX_INNER_STEPS = 200
 SUFFICIENT_DECREASE = 1e-4  # Armijo's share of the predicted decrease
 MAX_HALVINGS = 8
-ROUNDING = 1e-14  # of the objective: differences below it are noise
 LOOSEST_INNER_RESIDUAL = 0.1  # relative residual of the Newton system far from the solution
 
 
@@ -35,12 +33,12 @@ class Coupling(Protocol):
     value: float
     exact_value: float
     slack: float
-    pull: Array
+    pull: Floats
 
-    def curvature(self, vectors: Array) -> Array:
+    def curvature(self, vectors: Floats) -> Floats:
         """Hessian times vectors (n, d)."""
 
-    def solver(self, mass: Array, penalty: float) -> Callable[[Array], Array]:
+    def solver(self, mass: Floats, penalty: float) -> Callable[[Floats], Floats]:
         """x -> M^-1 x for M = diag(mass) + penalty * Laplacian, or a cheap stand-in above M."""
 
 
@@ -50,7 +48,7 @@ class SmoothSolution:
 
     positions: Points  # (n, d)
     coupling: Coupling
-    gradient: Array  # (n, d), of the smoothed objective
+    gradient: Floats  # (n, d), of the smoothed objective
     value: float  # the smoothed objective
     objective: float  # the unsmoothed objective
     from_gradient: float  # part of the gap owed to the gradient
@@ -64,7 +62,7 @@ class SmoothProblem:
     """F for given targets abar (n, d), sizes s (n,) and a coupling to be evaluated at positions."""
 
     targets: Points
-    sizes: Array
+    sizes: Floats
     penalty: float
     couple: Callable[[Points], Coupling]
 
@@ -105,7 +103,7 @@ def minimise(
     full Newton step that does not go down ends the search: points have come within the smoothing.
     """
     here, met_kink, n_iter = problem.at(start), False, 0
-    while here.from_gradient > tolerance * (here.objective + offset) and n_iter < MAX_STEPS:
+    while here.from_gradient > tolerance * (here.objective + offset) and n_iter < MAX_OUTER_STEPS:
         solve = here.coupling.solver(problem.sizes, problem.penalty)
         share = float(np.sqrt(here.from_gradient / (here.objective + offset)))
         step = _newton_step(problem, here, solve, share)
@@ -119,13 +117,14 @@ def minimise(
     return replace(here, n_iter=n_iter, met_kink=met_kink)
 
 
-def _goes_down(here: SmoothSolution, there: SmoothSolution, step: Array) -> bool:
+def _goes_down(here: SmoothSolution, there: SmoothSolution, step: Floats) -> bool:
     slope = float(np.vdot(here.gradient, step))
-    return there.value <= here.value + SUFFICIENT_DECREASE * slope + ROUNDING * abs(here.value)
+    noise = tolerances.OBJECTIVE_ROUNDING * abs(here.value)
+    return there.value <= here.value + SUFFICIENT_DECREASE * slope + noise
 
 
 def _backtrack(
-    problem: SmoothProblem, here: SmoothSolution, step: Array, solve: Callable[[Array], Array]
+    problem: SmoothProblem, here: SmoothSolution, step: Floats, solve: Callable[[Floats], Floats]
 ) -> SmoothSolution:
     """The first halved step that goes down, else the majoriser's minimum, which cannot go up."""
     for _ in range(MAX_HALVINGS):
@@ -139,9 +138,9 @@ def _backtrack(
 def _newton_step(
     problem: SmoothProblem,
     here: SmoothSolution,
-    solve: Callable[[Array], Array],
+    solve: Callable[[Floats], Floats],
     gradient_share: float,
-) -> Array:
+) -> Floats:
     """Conjugate gradients on Hessian * step = -gradient, preconditioned by `solve`."""
     mass, step, residual = problem.sizes[:, None], np.zeros_like(here.gradient), -here.gradient
     direction = preconditioned = solve(residual)

@@ -16,12 +16,11 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
+from fedkin.arrays import Bools, Floats, Indices
+from fedkin.clustering import tolerances
 from fedkin.clustering.points import Points
-
-Array = NDArray[np.float64]
 
 # A block of this many pairs (2 MB) stays in a second-level cache.
 PAIRS_PER_BLOCK = 1 << 18
@@ -31,9 +30,6 @@ STEPS_OF_TRIANGLE = 4
 LEAST_ROWS = 64
 # Two kept half-matrices of 4000 points take 128 MB.
 KEPT_POINTS = 4000
-# |v_p|^2 + |v_q|^2 - 2<v_p, v_q> loses all digits at t = 1e-8 |v|; below this share of |v|
-# (relative error of t^2 about 1e-8 there) distances are taken from differences instead.
-CANCELLATION = 1e-4
 
 
 class Block(NamedTuple):
@@ -41,8 +37,8 @@ class Block(NamedTuple):
 
     start: int
     stop: int
-    weight: Array  # (rows, columns): s_p s_q / max(t_pq, smoothing), zero on the diagonal
-    bend: Array  # (rows, columns): s_p s_q / t_pq^3 where t_pq > smoothing, else zero
+    weight: Floats  # (rows, columns): s_p s_q / max(t_pq, smoothing), zero on the diagonal
+    bend: Floats  # (rows, columns): s_p s_q / t_pq^3 where t_pq > smoothing, else zero
 
 
 class BlockSums(NamedTuple):
@@ -55,7 +51,7 @@ class BlockSums(NamedTuple):
     slack: float  # sum of s_p s_q t_pq (1 - t_pq / max(t_pq, smoothing))
 
 
-def squared_distances(left: Points, right: Points, scale: float) -> Array:
+def squared_distances(left: Points, right: Points, scale: float) -> Floats:
     """Squared distances (n_left, n_right), exact also where the Gram product cancels."""
     ones_left, ones_right = np.ones((len(left), 1)), np.ones((len(right), 1))
     square_left = np.einsum("ij,ij->i", left, left)[:, None]
@@ -64,7 +60,7 @@ def squared_distances(left: Points, right: Points, scale: float) -> Array:
         np.hstack([-2.0 * left, square_left, ones_left])
         @ np.hstack([right, ones_right, square_right]).T
     )
-    rows, columns = where(squared < (CANCELLATION * scale) ** 2)
+    rows, columns = where(squared < (tolerances.CANCELLATION * scale) ** 2)
     if rows.size > squared.size // 8:
         from scipy.spatial.distance import cdist
 
@@ -74,13 +70,13 @@ def squared_distances(left: Points, right: Points, scale: float) -> Array:
     return np.asarray(squared)
 
 
-def where(mask: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def where(mask: Bools) -> tuple[Indices, Indices]:
     """Rows and columns of the true entries; much faster than nonzero where they are few."""
     rows, columns = np.divmod(np.flatnonzero(mask), mask.shape[1])
     return rows, columns
 
 
-def squares_from(positions: Points, scale: float, start: int, stop: int) -> Array:
+def squares_from(positions: Points, scale: float, start: int, stop: int) -> Floats:
     """Squared distances of rows start..stop to rows start.., infinite from a row to itself."""
     squared = squared_distances(positions[start:stop], positions[start:], scale)
     squared[np.diag_indices(stop - start)] = np.inf
@@ -100,9 +96,9 @@ def largest_norm(positions: Points) -> float:
     return float(np.sqrt(np.einsum("ij,ij->i", positions, positions).max(initial=0.0)))
 
 
-def close_pairs(positions: Points, radius: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def close_pairs(positions: Points, radius: Floats) -> tuple[Indices, Indices]:
     """Pairs p < q of positions (n, d) no further apart than radius_p + radius_q."""
-    found = [(np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.intp))]
+    pairs = [(np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.intp))]
     scale, widest = largest_norm(positions), float(2.0 * radius.max()) ** 2
     for start, stop in row_ranges(len(positions)):
         squared = squares_from(positions, scale, start, stop)
@@ -111,15 +107,15 @@ def close_pairs(positions: Points, radius: Array) -> tuple[NDArray[np.intp], NDA
         reach = radius[start:stop, None] + radius[None, start:]
         rows, columns = where(squared <= reach * reach)
         keep = columns > rows
-        found.append((rows[keep] + start, columns[keep] + start))
-    rows, columns = (np.concatenate(part) for part in zip(*found, strict=True))
+        pairs.append((rows[keep] + start, columns[keep] + start))
+    rows, columns = (np.concatenate(part) for part in zip(*pairs, strict=True))
     return rows, columns
 
 
 class CompletePairs:
     """The smoothed penalty, its gradient and Hessian at positions (n, d), all pairs coupled."""
 
-    def __init__(self, positions: Points, sizes: Array, smoothing: float) -> None:
+    def __init__(self, positions: Points, sizes: Floats, smoothing: float) -> None:
         self.positions, self.sizes, self.smoothing = positions, sizes, smoothing
         self.n_points = len(positions)
         self._scale = largest_norm(positions)
@@ -134,14 +130,7 @@ class CompletePairs:
             for start, stop in row_ranges(self.n_points):
                 yield self._block(start, stop).block
 
-    def times_weight(self, vectors: Array) -> Array:
-        """sum_q weight_pq x_q for x (n, k)."""
-        result = np.zeros((self.n_points, vectors.shape[1]))
-        for start, stop, weight, _ in self.blocks():
-            _add_symmetric_product(result, weight, vectors, start, stop)
-        return result
-
-    def curvature(self, vectors: Array) -> Array:
+    def curvature(self, vectors: Floats) -> Floats:
         """Hessian of the penalty times x (n, d)."""
         v, x = self.positions, vectors
         inner = np.einsum("ij,ij->i", v, x)[:, None]
@@ -159,7 +148,7 @@ class CompletePairs:
         result -= with_one[:, -1:] * v - with_one[:, :-1]
         return result
 
-    def laplacian(self) -> Array:
+    def laplacian(self) -> Floats:
         """Upper triangle of diag(degree) - weight, (n, n): the penalty's quadratic majoriser."""
         matrix = np.zeros((self.n_points, self.n_points))
         for start, stop, weight, _ in self.blocks():
@@ -167,7 +156,7 @@ class CompletePairs:
         matrix[np.diag_indices(self.n_points)] = self.degree
         return matrix
 
-    def solver(self, mass: Array, penalty: float) -> Callable[[Array], Array]:
+    def solver(self, mass: Floats, penalty: float) -> Callable[[Floats], Floats]:
         """x -> M^-1 x, M = diag(mass) + penalty * Laplacian; above KEPT_POINTS its diagonal."""
         if self._kept is None:
             diagonal = (mass + penalty * self.degree)[:, None]
@@ -230,7 +219,7 @@ class CompletePairs:
 
 
 def _add_symmetric_product(
-    result: Array, block: Array, vectors: Array, start: int, stop: int
+    result: Floats, block: Floats, vectors: Floats, start: int, stop: int
 ) -> None:
     """Add a symmetric matrix's upper block, and its mirror image, times vectors (n, k)."""
     result[start:stop] += block @ vectors[start:]

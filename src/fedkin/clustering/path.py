@@ -10,30 +10,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from fedkin.arrays import Bools, Floats, Indices
 from fedkin.clustering.contraction import Groups, diameter
 from fedkin.clustering.convex import check_penalty, solve_fused
 from fedkin.clustering.points import Labels, Points, centred, check_points, in_order_of_appearance
 from fedkin.clustering.recovery import recovery_interval
 from fedkin.threads import one_thread
 
-Array = NDArray[np.float64]
-
 
 @dataclass(frozen=True)
 class ConvexClusteringPath:
     """Partitions along increasing penalties."""
 
-    penalties: Array  # (n_penalties,)
+    penalties: Floats  # (n_penalties,)
     labels: Labels  # (n_penalties, m)
-    n_clusters: NDArray[np.intp]  # (n_penalties,)
-    recovered: NDArray[np.bool_]  # (n_penalties,): interval (13) of the partition holds
-    centers: Array  # (n_penalties, m, d): every u_i along the path
-    gaps: Array  # (n_penalties,), relative duality gaps
-    certified: NDArray[np.bool_]  # (n_penalties,)
+    n_clusters: Indices  # (n_penalties,)
+    recovered: Bools  # (n_penalties,): interval (13) of the partition holds
+    centers: Floats  # (n_penalties, m, d): every u_i along the path
+    gaps: Floats  # (n_penalties,), relative duality gaps
+    certified: Bools  # (n_penalties,)
 
-    def linkage(self) -> Array:
+    def linkage(self) -> Floats:
         """The path as a SciPy linkage matrix (m - 1, 4), for `scipy.cluster.hierarchy.dendrogram`.
 
         The height of a merge is the first penalty at which it was seen. What never merged is joined
@@ -125,14 +124,14 @@ def penalty_range(points: ArrayLike) -> tuple[float, float]:
     return nearest / (4.0 * m), diameter(array) / m
 
 
-def _default_penalties(points: Points, n_penalties: int) -> Array:
+def _default_penalties(points: Points, n_penalties: int) -> Floats:
     if n_penalties < 1:
         raise ValueError(f"n_penalties must be at least 1; got {n_penalties}")
     lowest, highest = penalty_range(points)
     return np.geomspace(lowest, highest, n_penalties) if lowest > 0 else np.zeros(1)
 
 
-def _sorted(penalties: ArrayLike) -> Array:
+def _sorted(penalties: ArrayLike) -> Floats:
     grid = np.atleast_1d(np.asarray(penalties, dtype=np.float64))
     if grid.ndim != 1 or grid.size == 0:
         raise ValueError(f"penalties must be a list of numbers; got shape {grid.shape}")

@@ -1,4 +1,4 @@
-"""What every function of this room expects of its points, and how labels are numbered."""
+"""What every function of this room expects of its points; sums, means, silhouette of partitions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Points = NDArray[np.float64]
-Labels = NDArray[np.intp]
+from fedkin.arrays import Floats, Indices
+
+Points = Floats  # (m, d)
+Labels = Indices  # (m,)
 
 
 def check_points(points: ArrayLike) -> Points:
@@ -48,14 +50,14 @@ def check_labels(labels: ArrayLike, n_points: int) -> Labels:
 
 
 def in_order_of_appearance(labels: NDArray[Any]) -> Labels:
-    """The same partition, shape (m,), numbered 0, 1, ... as its groups first appear."""
+    """The partition, shape (m,), numbered 0, 1, ... as its groups first appear."""
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     rank = np.empty(first.size, dtype=np.intp)
     rank[np.argsort(first)] = np.arange(first.size)
     return rank[inverse]
 
 
-def group_sums(values: NDArray[np.float64], labels: Labels, n_groups: int) -> Points:
+def group_sums(values: Floats, labels: Labels, n_groups: int) -> Points:
     """Sum of the rows of each group, shape (n_groups, d)."""
     from scipy.sparse import csr_array
 
@@ -81,3 +83,13 @@ def centred(points: Points) -> tuple[Points, Points, float]:
     largest = float(np.abs(about).max(initial=0.0))
     unit = float(2.0 ** np.floor(np.log2(largest))) if largest > 0 else 1.0
     return about / unit, mean, unit
+
+
+def silhouette(points: Points, labels: Labels) -> float:
+    """Mean silhouette of points (m, d); NaN unless there are 2 to m - 1 clusters."""
+    n_clusters = np.unique(labels).size
+    if not 2 <= n_clusters <= len(points) - 1:
+        return float("nan")
+    from sklearn.metrics import silhouette_score
+
+    return float(silhouette_score(points, labels))

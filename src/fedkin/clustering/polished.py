@@ -10,18 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from fedkin.clustering.contraction import diameter
+from fedkin.arrays import Floats, Indices
 from fedkin.clustering.kmeans import lloyd
-from fedkin.clustering.path import ConvexClusteringPath, convex_clustering_path
-from fedkin.clustering.points import Labels, Points, check_points, group_means
-from fedkin.clustering.silhouette import silhouette
+from fedkin.clustering.path import ConvexClusteringPath, convex_clustering_path, penalty_range
+from fedkin.clustering.points import Labels, Points, check_points, group_means, silhouette
 from fedkin.ties import RELATIVE, first_best
 
-Array = NDArray[np.float64]
-
-N_PENALTIES = 30
+N_GEOMETRIC = 30
 SMALLEST_GROUP = 3  # two points can meet by chance; three are a group
 
 
@@ -32,14 +29,14 @@ class PolishedPath:
     penalty: float
     labels: Labels  # (m,), after the polish
     n_clusters: int
-    curve: Array  # (n_penalties,), silhouette after the polish; NaN without two groups
-    n_polished: NDArray[np.intp]  # (n_penalties,), clusters after the polish
+    curve: Floats  # (n_penalties,), silhouette after the polish; NaN without two groups
+    n_polished: Indices  # (n_penalties,), clusters after the polish
     path: ConvexClusteringPath
 
 
 def polished_silhouette(
     points: ArrayLike,
-    n_penalties: int = N_PENALTIES,
+    n_penalties: int = N_GEOMETRIC,
     smallest_group: int = SMALLEST_GROUP,
     max_clusters: int | None = None,
 ) -> PolishedPath:
@@ -67,16 +64,10 @@ def polished_silhouette(
     )
 
 
-def _penalties(points: Points, n_penalties: int) -> Array:
+def _penalties(points: Points, n_penalties: int) -> Floats:
     """Geometric from twice the least distance / m to the diameter / m."""
-    from scipy.spatial import cKDTree
-
-    m, distinct = len(points), np.unique(points, axis=0)
-    if len(distinct) == 1:
-        return np.zeros(1)
-    least = float(cKDTree(distinct).query(distinct, k=2)[0][:, 1].min())
-    highest = diameter(points)
-    return np.geomspace(min(2.0 * least, highest) / m, highest / m, n_penalties)
+    apart, fused = penalty_range(points)
+    return np.geomspace(min(8.0 * apart, fused), fused, n_penalties) if fused else np.zeros(1)
 
 
 def polish(points: Points, labels: Labels, smallest_group: int) -> Labels:
@@ -85,5 +76,4 @@ def polish(points: Points, labels: Labels, smallest_group: int) -> Labels:
     kept = group_means(points, labels, sizes.size)[sizes >= smallest_group]
     if len(kept) < 2:
         return np.zeros(len(points), dtype=np.intp)
-    found = lloyd(points, kept).labels
-    return np.unique(found, return_inverse=True)[1]
+    return np.unique(lloyd(points, kept).labels, return_inverse=True)[1]

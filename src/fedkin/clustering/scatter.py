@@ -13,13 +13,12 @@ scaled chi-square that has the mean and variance of the sum of those F laws.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from fedkin.arrays import Floats
 from fedkin.clustering.points import Labels, Points
 
-Array = NDArray[np.float64]
-
-LEAST_FREEDOM = 4.0  # an F law has a variance only above it
+FREEDOM_OF_A_VARIANCE = 4.0  # an F law has a variance only above it
 
 
 def usable_covariances(
@@ -35,7 +34,7 @@ def usable_covariances(
         freedom = np.asarray(degrees_of_freedom, dtype=np.float64)
         if freedom.shape not in ((), (m,)):
             raise ValueError(f"degrees_of_freedom must have shape ({m},); got {freedom.shape}")
-        if not (freedom > LEAST_FREEDOM).all():
+        if not (freedom > FREEDOM_OF_A_VARIANCE).all():
             return False
     if not np.isfinite(array).all():
         return False
@@ -48,7 +47,7 @@ def usable_covariances(
     return True
 
 
-def whiten(points: Points, covariances: Array) -> Points:
+def whiten(points: Points, covariances: Floats) -> Points:
     """Points (m, d) in coordinates where the mean sampling covariance is the identity."""
     if covariances.ndim == 2:
         return np.asarray(points / np.sqrt(covariances.mean(axis=0)))
@@ -59,7 +58,7 @@ def whiten(points: Points, covariances: Array) -> Points:
 def explained_scatter(
     points: Points,
     labels: Labels,
-    covariances: Array,
+    covariances: Floats,
     degrees_of_freedom: ArrayLike | None,
     level: float,
 ) -> float:
@@ -92,7 +91,7 @@ def _moments(m: int, d: int, degrees_of_freedom: ArrayLike | None) -> tuple[floa
     return float(mean.sum()), float(variance.sum())
 
 
-def _scatter(points: Points, precisions: Array) -> float:
+def _scatter(points: Points, precisions: Floats) -> float:
     """Least sum_i (a_i - c)' P_i (a_i - c) over c."""
     pulled = np.einsum("ijk,ik->j", precisions, points)
     center = np.linalg.solve(precisions.sum(axis=0), pulled)
@@ -100,5 +99,5 @@ def _scatter(points: Points, precisions: Array) -> float:
     return float(np.einsum("ij,ijk,ik->", residual, precisions, residual))
 
 
-def _diagonals(variances: Array) -> Array:
+def _diagonals(variances: Floats) -> Floats:
     return np.asarray(variances[:, :, None] * np.eye(variances.shape[1]))

@@ -60,7 +60,7 @@ def _core_means(points: Points, projected: Points, centers: Points) -> Points:
 
 
 def _with_own_means(points: Points, clustering: Clustering) -> Clustering:
-    """The same partition with the means and the cost of the original points."""
+    """The partition with the means and the cost of the original points."""
     centers = clustering.centers.copy()
     for k in np.unique(clustering.labels):
         centers[k] = points[clustering.labels == k].mean(axis=0)

@@ -19,13 +19,12 @@ from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from fedkin.arrays import Bools, Floats, Indices
 from fedkin.federation import Federation
 from fedkin.randomness import KeyRing, name_keys, row_uniforms
 
-Floats = NDArray[np.float64]
-Indices = NDArray[np.intp]
 Variant = Literal["text", "script"]
 
 CENTERS = np.array(
@@ -76,7 +75,7 @@ class SimulatedMixture:
     components: Floats
     centers: Floats
     labels: Indices
-    outlier: NDArray[np.bool_]
+    outlier: Bools
 
 
 # -------------------------------------------------------------------- generators
@@ -93,7 +92,10 @@ def make_gaussian_mixtures(
     outliers_first: bool = False,
     random_state: int = 0,
 ) -> SimulatedMixture:
-    """Rows N(mean of the component, I); every mean at distance `heterogeneity` from its centre."""
+    """Sites whose rows come from groups N(mean, I).
+
+    Every site's mean of a group lies at distance `heterogeneity` from the group's centre.
+    """
     shape, made = (n_components, n_features), OUTLIERS[variant]
     draw = _Draw(n_clients, n_rows, n_outliers, outliers_first, shape, heterogeneity, random_state)
     noise = draw.rng.normal(size=(len(draw.owner), n_features))
@@ -113,9 +115,11 @@ def make_regression_mixtures(
     outliers_first: bool = False,
     random_state: int = 0,
 ) -> SimulatedMixture:
-    """x ~ N(0, I), y = x' coefficients of the row's component + N(0, 1).
+    """Sites whose rows come from groups with a regression each.
 
-    `n_rows=None`: 150, or 200 in the script's variant.
+    x ~ N(0, I) and y = x' coefficients of the row's group + N(0, 1); every site's coefficients of a
+    group lie at distance `heterogeneity` from the group's centre. `n_rows=None`: 150, or 200 in the
+    script's variant.
     """
     shape, made = (n_components, n_features), OUTLIERS[variant]
     n_rows = made.regression_rows if n_rows is None else n_rows
@@ -294,14 +298,14 @@ def _row_uniforms(clients: Federation, rows: Indices, seed: int, n: int) -> Floa
 
 
 def _row_normals(clients: Federation, rows: Indices, seed: int, n: int) -> Floats:
-    """Standard normal numbers (len(rows), n), keyed in the same way."""
+    """Standard normal numbers (len(rows), n), keyed by the site and the row's place in it."""
     from scipy.special import ndtri
 
     return np.asarray(ndtri(_row_uniforms(clients, rows, seed, n)))
 
 
 def _direction(size: int, seed: int) -> Floats:
-    """One unit vector for all who collude."""
+    """The one unit vector that all who collude agree on."""
     drawn = np.random.default_rng(seed).normal(size=size)
     return np.asarray(drawn / np.linalg.norm(drawn))
 

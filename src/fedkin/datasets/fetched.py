@@ -9,10 +9,11 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedkin.arrays import Array, Indices
 
 
 class DataMissing(FileNotFoundError):
@@ -28,9 +29,9 @@ class Images:
     """
 
     X_train: NDArray[np.uint8]
-    y_train: NDArray[np.intp]
+    y_train: Indices
     X_test: NDArray[np.uint8]
-    y_test: NDArray[np.intp]
+    y_test: Indices
     class_names: tuple[str, ...]
 
 
@@ -106,12 +107,12 @@ def load_cifar10_two_classes() -> Images:
     return _images(stored, tuple(map(str, stored["class_names"])))
 
 
-def _images(stored: dict[str, NDArray[Any]], class_names: tuple[str, ...]) -> Images:
+def _images(stored: dict[str, Array], class_names: tuple[str, ...]) -> Images:
     y_train, y_test = stored["y_train"].astype(np.intp), stored["y_test"].astype(np.intp)
     return Images(stored["X_train"], y_train, stored["X_test"], y_test, class_names)
 
 
-def _read(source: _Source) -> dict[str, NDArray[Any]]:
+def _read(source: _Source) -> dict[str, Array]:
     path = data_folder() / source.file
     remedy = (
         f"Get the data ({source.home}), pack them with numpy.savez_compressed ({source.arrays}) "
@@ -121,10 +122,11 @@ def _read(source: _Source) -> dict[str, NDArray[Any]]:
     if not path.is_file():
         raise DataMissing(f"there is no {source.file} in the folder {path.parent}. {remedy}")
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != source.sha256:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    if sha256 != source.sha256:
         raise DataMissing(
-            f"{path} is not the expected file: its sha256 is {found}, not {source.sha256}. {remedy}"
+            f"{path} is not the expected file: its sha256 is {sha256}, not {source.sha256}. "
+            f"{remedy}"
         )
     with np.load(path, allow_pickle=False) as stored:
         return dict(stored)

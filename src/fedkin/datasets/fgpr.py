@@ -11,24 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedkin.arrays import Floats, Indices
 from fedkin.datasets.shipped import load_turbofan
 from fedkin.federation import Federation
 from fedkin.models.gaussian_process import cholesky
 from fedkin.models.gp_posterior import own_covariance
-from fedkin.models.kernels import Spec, form_of
+from fedkin.models.kernels import Spec, form_of, to_spec
 
-Floats = NDArray[np.float64]
 Function = Callable[[Floats], Floats]
 
 SIZES = {"high": 40, "medium": 80, "low": 200}
-# Names that sort from the cheapest to the dearest.
+# Names that sort from the lowest to the highest fidelity.
 LEVELS = {2: ("1-low", "2-high"), 3: ("1-low", "2-medium", "3-high")}
-SMOOTHNESS = {"rbf": None, "matern12": 0.5, "matern32": 1.5, "matern52": 2.5}
+MATERN = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5}
 
 
 # ------------------------------------------------------------------ curves from a prior
@@ -39,24 +39,18 @@ class GaussianSites:
     """A federation whose sites drew their curves from priors; `labels` says which."""
 
     federation: Federation
-    labels: NDArray[np.intp]
+    labels: Indices
     held_out: Federation
     """More rows of the same curves."""
 
 
-def prior_spec(
-    length_scale: float, scale: float, noise: float, kernel: str = "rbf"
-) -> dict[str, object]:
+def prior_spec(length_scale: float, scale: float, noise: float, kernel: str = "rbf") -> Spec:
     """Scale times correlation plus noise, as data."""
-    shape: dict[str, object] = {"kernel": "RBF", "length_scale": length_scale}
-    if SMOOTHNESS[kernel] is not None:
-        shape = {"kernel": "Matern", "length_scale": length_scale, "nu": SMOOTHNESS[kernel]}
-    signal = {
-        "kernel": "Product",
-        "k1": {"kernel": "ConstantKernel", "constant_value": scale},
-        "k2": shape,
-    }
-    return {"kernel": "Sum", "k1": signal, "k2": {"kernel": "WhiteKernel", "noise_level": noise}}
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
+
+    rbf = kernel == "rbf"
+    shape = RBF(length_scale) if rbf else Matern(length_scale, nu=MATERN[kernel])
+    return to_spec(ConstantKernel(scale) * shape + WhiteKernel(noise))
 
 
 def make_gaussian_sites(
@@ -108,7 +102,7 @@ class MultiFidelity:
 
     @property
     def scale(self) -> float:
-        """Standard deviation of the dearest site's outcomes."""
+        """Standard deviation of the targets at the highest fidelity."""
         _, y = self.federation.client(self.federation.names.index(self.site))
         return float(np.std(y)) if y is not None else 1.0
 
@@ -223,16 +217,12 @@ HARTMANN_ALPHA = np.array([1.0, 1.2, 3.0, 3.2])
 HARTMANN_DELTA = np.array([0.01, -0.01, -0.1, 0.1])
 
 
-def hartmann(level: int) -> Function:
-    """Hartmann in three dimensions; level 3 is the dearest."""
+def hartmann(X: Floats, level: int = 3) -> Floats:
+    """Hartmann in three dimensions; level 3 is the highest fidelity."""
     alpha = HARTMANN_ALPHA + (3 - level) * HARTMANN_DELTA
-
-    def function(X: Floats) -> Floats:
-        square = (X[:, None, :] - HARTMANN_P) ** 2
-        found: Floats = np.exp(-(HARTMANN_A * square).sum(axis=2)) @ alpha
-        return found
-
-    return function
+    square = (X[:, None, :] - HARTMANN_P) ** 2
+    values: Floats = np.exp(-(HARTMANN_A * square).sum(axis=2)) @ alpha
+    return values
 
 
 BOREHOLE_RANGES = np.array(
@@ -249,26 +239,22 @@ BOREHOLE_RANGES = np.array(
 )
 
 
-def borehole(factor: float, offset: float) -> Function:
-    """Water through a borehole; (2 pi, 1) is the dear one, (5, 1.5) the cheap one."""
-
-    def function(X: Floats) -> Floats:
-        low, high = BOREHOLE_RANGES.T
-        x1, x2, x3, x4, x5, x6, x7, x8 = (low + X * (high - low)).T
-        logs = np.log(x2 / x1)
-        flow = offset + 2 * x7 * x3 / (logs * x1**2 * x8) + x3 / x5
-        found: Floats = factor * x3 * (x4 - x6) / (logs * flow)
-        return found
-
-    return function
+def borehole(X: Floats, factor: float = 2 * np.pi, offset: float = 1.0) -> Floats:
+    """Water through a borehole; (2 pi, 1) is the highest fidelity, (5, 1.5) the low one."""
+    low, high = BOREHOLE_RANGES.T
+    x1, x2, x3, x4, x5, x6, x7, x8 = (low + X * (high - low)).T
+    logs = np.log(x2 / x1)
+    flow = offset + 2 * x7 * x3 / (logs * x1**2 * x8) + x3 / x5
+    values: Floats = factor * x3 * (x4 - x6) / (logs * flow)
+    return values
 
 
 FUNCTIONS: dict[str, tuple[int, tuple[Function, ...]]] = {
     "currin": (2, (currin_low, currin_high)),
     "park": (4, (park_low, park_high)),
     "branin": (2, (branin_low, branin_medium, branin_high)),
-    "hartmann": (3, (hartmann(1), hartmann(2), hartmann(3))),
-    "borehole": (8, (borehole(5.0, 1.5), borehole(2 * np.pi, 1.0))),
+    "hartmann": (3, (partial(hartmann, level=1), partial(hartmann, level=2), hartmann)),
+    "borehole": (8, (partial(borehole, factor=5.0, offset=1.5), borehole)),
 }
 
 
@@ -279,7 +265,7 @@ FUNCTIONS: dict[str, tuple[int, tuple[Function, ...]]] = {
 class TurbofanSplit:
     """Training engines, and of the test engines the half that is given and the half asked for.
 
-    Outcomes are standardised by each engine's whole series, as in the paper: for a test engine
+    Targets are standardised by each engine's whole series, as in the paper: for a test engine
     that uses its asked half. With `leaky` the axis runs from 0 to 1 in every engine, which tells
     when the engine will fail.
     """
@@ -336,10 +322,10 @@ def turbofan_noise_floor(sensor: int, difference: int = 1) -> Floats:
 def _engines(sensor: int, axis: str) -> dict[str, tuple[Floats, Floats]]:
     data = load_turbofan()
     values = data.column(f"sensor_{sensor}")
-    found = {}
+    engines = {}
     for engine in np.unique(data.engine):
         rows = data.engine == engine
         y, x = values[rows], data.cycle[rows]
         x = x / 100.0 if axis == "cycles" else (x - x[0]) / (x[-1] - x[0])
-        found[f"engine-{engine}"] = (x[:, None], (y - y.mean()) / y.std())
-    return found
+        engines[f"engine-{engine}"] = (x[:, None], (y - y.mean()) / y.std())
+    return engines

@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from fedkin.arrays import Floats, Indices
 from fedkin.federation import Federation
 from fedkin.models.least_squares import packed_statistics, solve
-
-Floats = NDArray[np.float64]
 
 # The coefficients of the paper's Figures 1 to 4.
 PAPER_COEF = {
@@ -27,21 +26,21 @@ COORDINATED_COEF_SCALE = 6.0
 
 @dataclass(frozen=True)
 class RegressionGroups:
-    """A federation with its truth; `labels` is -1 at spoilt sites."""
+    """Sites with a regression each of K, and the truth; `labels` is -1 at spoilt sites."""
 
     federation: Federation
     coef: Floats
-    labels: NDArray[np.intp]
+    labels: Indices
     sigma: float
 
     def known_labels_coef(self) -> Floats:
-        """Least squares with the labels known (K, d): what no method can beat by much."""
+        """Coefficients (K, d) with the labels known: what no method can beat by much."""
         statistics = packed_statistics(self.federation, fit_intercept=False)
         member = (self.labels == np.arange(len(self.coef))[:, None]).astype(float)
         return solve(member @ statistics.T)[0]
 
     def error(self, coef: Floats) -> float:
-        """Largest distance of a coefficient vector from its truth, components matched best."""
+        """Largest distance of a component's coefficients from the truth, matched best."""
         from scipy.optimize import linear_sum_assignment
 
         distance = np.linalg.norm(self.coef[:, None] - coef[None], axis=-1)
@@ -67,11 +66,11 @@ def make_regression_groups(
     labels: Literal["random", "balanced"] | ArrayLike = "random",
     random_state: int | list[int] = 0,
 ) -> RegressionGroups:
-    """Standard normal features, y = x'coef[label] + noise.
+    """Sites that each follow one of K regressions.
 
-    `labels="random"` draws them with `weights` (equal by default) again until every component has
-    a site; "balanced" deals them out in turn; an array names the component of every site and may
-    leave some without any.
+    Features are standard normal, y = x'coef[label of the site] + noise. `labels="random"` draws
+    them with `weights` (equal by default) again until every component has a site; "balanced" deals
+    them out in turn; an array names the component of every site and may leave some without any.
     """
     rng = np.random.default_rng(random_state)
     truth = np.array(coef, dtype=np.float64)
@@ -87,7 +86,7 @@ def make_regression_groups(
 
 def _labels(
     labels: str | ArrayLike, n_clients: int, chance: Floats, rng: np.random.Generator
-) -> NDArray[np.intp]:
+) -> Indices:
     if not isinstance(labels, str):
         return np.array(labels, dtype=np.intp)
     n_components = len(chance)
@@ -107,8 +106,11 @@ def contaminate_sites(
     kind: Literal["own", "noise", "coordinated"],
     random_state: int = 0,
 ) -> RegressionGroups:
-    """Spoil a share of the sites: each its own random regression, pure large noise, or one
-    wrong regression that all of them follow."""
+    """Spoil a share of the sites.
+
+    They follow each its own random regression ("own"), pure large noise ("noise"), or one wrong
+    regression that all of them share ("coordinated").
+    """
     rng = np.random.default_rng([random_state, 0xBAD])
     clean = groups.federation
     assert clean.y is not None

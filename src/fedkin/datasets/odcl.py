@@ -20,10 +20,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedkin.arrays import Floats, Indices
 from fedkin.federation import Federation
-
-Floats = NDArray[np.float64]
-Labels = NDArray[np.intp]
 
 # Intervals of the coefficients of each cluster.
 SECTION_5 = tuple((a, a + 1.0) for a in (1.0, 4.0, 7.0, 10.0, 13.0)) + tuple(
@@ -45,11 +43,11 @@ WILD_SCALE = 20.0
 
 @dataclass(frozen=True)
 class SitesOfKinds:
-    """A federation with its truth: models `coef` (K, d), `labels` (m,), -1 at spoilt sites."""
+    """Sites of K kinds, and the truth: models `coef` (K, d), `labels` (m,), -1 at spoilt sites."""
 
     federation: Federation
     coef: Floats
-    labels: Labels
+    labels: Indices
 
     @property
     def site_coef(self) -> Floats:
@@ -71,7 +69,7 @@ class SitesOfKinds:
         return counts[0] == counts[1] == pairs.shape[1]
 
     def separation(self) -> float:
-        """D, the least distance of two clusters' models."""
+        """The least distance D of two clusters' models."""
         distance = np.linalg.norm(self.coef[:, None] - self.coef[None], axis=-1)
         return float(distance[np.triu_indices(len(self.coef), 1)].min())
 
@@ -92,7 +90,10 @@ def make_sparse_regressions(
     n_active: int = 5,
     random_state: int | list[int] = 0,
 ) -> SitesOfKinds:
-    """Section 5: y = x'u_k + N(0, 1); `n_active` features of a row are N(0, 1), the rest zero."""
+    """Sites of K kinds of regressions with sparse features (section 5).
+
+    y = x'u_k + N(0, 1); `n_active` features of a row are N(0, 1), the rest zero.
+    """
     rng = np.random.default_rng(random_state)
     low, high = np.array(intervals).T
     coef = rng.uniform(low[:, None], high[:, None], (len(intervals), n_features))
@@ -108,7 +109,10 @@ def make_sparse_regressions(
 def make_logistic_groups(
     n_rows: int, n_clients: int = 100, random_state: int | list[int] = 0
 ) -> SitesOfKinds:
-    """D.1: four logistic models without intercept; `coef` (4, 3) has the intercept 0 last."""
+    """Sites that follow one of four logistic models without intercept (D.1).
+
+    `coef` (4, 3) has the intercept 0 last.
+    """
     rng = np.random.default_rng(random_state)
     labels = np.arange(n_clients) % len(LOGISTIC_COEF)
     owner = np.repeat(np.arange(n_clients), n_rows)
@@ -129,7 +133,7 @@ def spoil_sites(
 ) -> SitesOfKinds:
     """Give a share of the sites a model of their own: N(0, 20^2), or their true one moved by D.
 
-    The outcome of a spoilt site follows that model; its noise stays.
+    The target of a spoilt site follows that model; its noise stays.
     """
     rng = np.random.default_rng([random_state, 0xBAD])
     clean = groups.federation
@@ -156,7 +160,7 @@ class FlippedImages:
     """
 
     federation: Federation
-    labels: Labels
+    labels: Indices
     X_test: Floats
     y_test: Floats
 
@@ -176,9 +180,10 @@ def make_flipped_images(
     flipped: float = 0.0,
     random_state: int | list[int] = 0,
 ) -> FlippedImages:
-    """Table 2: `per_class` images of both classes a site, pixels / 255; -1 and 1 by half the sites.
+    """Sites with images of two classes, which half of them name the other way round (Table 2).
 
-    `flipped` is the share of a site's training labels that are wrong (noisy CIFAR-10: 0.2).
+    Every site has `per_class` images of both classes, pixels divided by 255. `flipped` is the share
+    of a site's training labels that are wrong (noisy CIFAR-10: 0.2).
     """
     rng = np.random.default_rng(random_state)
     labels = np.arange(n_clients) % 2

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.resources import as_file, files
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkin.arrays import Array, Floats, Indices
 from fedkin.federation import Federation
 
 
@@ -19,12 +19,12 @@ class Turbofan:
     `values` (20631, 24) has the columns `columns`; `engine` and `cycle` count from 1.
     """
 
-    engine: NDArray[np.intp]
-    cycle: NDArray[np.float64]
-    values: NDArray[np.float64]
+    engine: Indices
+    cycle: Floats
+    values: Floats
     columns: tuple[str, ...]
 
-    def column(self, name: str) -> NDArray[np.float64]:
+    def column(self, name: str) -> Floats:
         """One setting or sensor, for example "sensor_7"."""
         if name == "cycle":
             return self.cycle
@@ -44,10 +44,10 @@ class PenDigits:
     original, 31 to 44 its test file.
     """
 
-    X: NDArray[np.float64]
-    digit: NDArray[np.intp]
-    writer: NDArray[np.intp]
-    sample: NDArray[np.intp]
+    X: Floats
+    digit: Indices
+    writer: Indices
+    sample: Indices
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ def load_pendigits() -> PenDigits:
     return PenDigits(stored["X"].astype(np.float64), digit, writer, sample)
 
 
-def _shipped(name: str) -> dict[str, NDArray[Any]]:
+def _shipped(name: str) -> dict[str, Array]:
     place = files("fedkin.datasets") / "data" / name
     with as_file(place) as path, np.load(path, allow_pickle=False) as stored:
         return dict(stored)

@@ -66,7 +66,7 @@ class SiteLost(RuntimeError):
 
 
 class Link(Protocol):
-    """How an engine reaches its clients."""
+    """What an engine supplies: the way to its clients and back."""
 
     gated: bool
     """Whether replies have passed the gate in this very process."""
@@ -90,7 +90,7 @@ class Link(Protocol):
 
 @dataclass
 class _Books:
-    """What changes from round to round."""
+    """The account of a run so far: who is still asked, who missed what, what travelled."""
 
     live: Indices
     misses: dict[int, int] = field(default_factory=dict)
@@ -201,13 +201,15 @@ def _ask_clients(
     rules: Rules,
     books: _Books,
 ) -> Record:
-    schema, dims = step.replies(ask.fields), step.dims(ask)
+    schema = step.replies(ask.fields)
     batches, failed = link.exchange(number, ask, asked)
     if link.gated:
         faults: Faults = {}
+        # One batch has nobody to agree with on open symbols.
+        dims = step.dims(ask) if len(batches) > 1 else {}
         replies = merged(schema, batches, dims, faults)
     else:
-        replies, faults = inspect(schema, batches, dims)
+        replies, faults = inspect(schema, batches, step.dims(ask))
     faults.update(failed)
     refusals = tuple(Refusal(number, roster.names[k], faults[k]) for k in sorted(faults))
     dropped = _silent(faults, rules, books, roster) if faults else ()
@@ -237,7 +239,7 @@ def _no_quorum(
     refusals: Sequence[Refusal],
     error: Exception | None,
 ) -> NoReturn:
-    missing = "; ".join(f"site {r.site!r}: {r.reason}" for r in refusals[:5])
+    missing = "; ".join(f"site {r.site!r}: {r.fault}" for r in refusals[:5])
     raise QuorumLost(
         f"round {number}: {n_answered} of {n_asked} asked sites gave a usable answer, the quorum "
         f"is {rules.quorum:g}. {missing}. Mend these sites or lower the quorum."
@@ -245,7 +247,7 @@ def _no_quorum(
 
 
 def _silent(faults: Faults, rules: Rules, books: _Books, roster: Roster) -> tuple[int, ...]:
-    """Sites to give up on after this round, by their misses running."""
+    """Positions of the sites that have now been silent for too many rounds running."""
     silent = {k for k, fault in faults.items() if fault.reason is Reason.LATE}
     if silent and rules.on_loss == "wait":
         names = ", ".join(repr(roster.names[k]) for k in sorted(silent))

@@ -92,14 +92,14 @@ def read_reply(path: str | Path) -> ReplyFile:
 
 @dataclass(frozen=True)
 class ReplyFiles:
-    """The engine that answers from files."""
+    """The engine that answers from the sites' reply files."""
 
     files: Sequence[ReplyFile]
     rules: Rules = field(default_factory=Rules)
 
     @classmethod
     def read(cls, paths: Sequence[str | Path], rules: Rules | None = None) -> ReplyFiles:
-        """From the sites' files; two of one site are an error."""
+        """Read the sites' reply files; two of one site are an error."""
         by_site: dict[str, ReplyFile] = {}
         for path in paths:
             file = read_reply(path)

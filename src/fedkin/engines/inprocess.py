@@ -38,12 +38,24 @@ Absent = Callable[[int, Sequence[str]], Collection[str]]
 
 @dataclass(frozen=True)
 class InProcess:
-    """The default engine.
+    """The engine that holds all sites in one process; estimators take it by default.
 
-    journal : folder to keep the run in, so that it can be resumed (off by default)
-    ledger : folder for the sites' common ledger (off by default)
-    absent : function (round, names asked) -> names that do not answer, to study drop-out
-    least_rows : replies with fewer rows behind an entry are withheld
+    Parameters
+    ----------
+    block_size : int or None
+        Sites served by one batched call; None serves all at once.
+    journal : path or None
+        Folder to keep the run in, so that it can be resumed.
+    ledger : path or None
+        Folder for the sites' common ledger.
+    absent : function or None
+        (round, names asked) -> names that do not answer, to study sites that drop out.
+    rules : Rules
+        When a round counts.
+    least_rows : int
+        Replies with fewer rows behind an entry are withheld.
+    progress : bool or None
+        Whether to show a bar; None shows one on a terminal.
     """
 
     block_size: int | None = None
@@ -109,6 +121,8 @@ def take_clients(cache: Any, who: Indices) -> Any:
 
 
 class _LocalLink:
+    """The way to clients that are in this process: a batched call for every block of them."""
+
     gated = True
 
     def __init__(

@@ -55,8 +55,8 @@ class Journal:
         wanted = json.loads(json.dumps(encode(configuration)))
         path = self.folder / "run.json"
         if path.exists():
-            found = self.configuration()
-            different = [key for key in wanted if found.get(key) != wanted[key]]
+            kept = self.configuration()
+            different = [key for key in wanted if kept.get(key) != wanted[key]]
             if different:
                 raise ProtocolError(
                     f"{self.folder} holds another run (its {', '.join(different)} differ); "
@@ -82,7 +82,7 @@ class Journal:
         return loaded
 
     def append(self, record: Record) -> None:
-        """Close a round."""
+        """Write down a round that is closed."""
         facts = {
             "digest": record.digest,
             "refusals": [refusal.to_json() for refusal in record.refusals],

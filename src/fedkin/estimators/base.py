@@ -19,6 +19,7 @@ from sklearn.utils import check_array, check_consistent_length, check_random_sta
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from fedkin.engines import InProcess
+from fedkin.estimators.words import completed
 from fedkin.federation import Federation
 from fedkin.frames import FederationError, plain_names, value_errors
 from fedkin.names import canonical_name, canonical_names, site_labels
@@ -31,6 +32,46 @@ from fedkin.tables import Summary
 ONLY_SITE = "site"
 # Stands for "no site in particular"; no site can be called so.
 NOBODY = ""
+
+
+SHARED_WORDS = {
+    "max_rounds": """
+max_rounds : int
+    The most rounds.
+""",
+    "fraction": """
+fraction : float
+    Share of the sites that is asked in each round.
+""",
+    "fit_intercept": """
+fit_intercept : bool
+    Whether models have an intercept.
+""",
+    "engine": """
+engine : engine or None
+    Who reaches the sites; None holds all of them in this process.
+""",
+    "client_names_": """
+client_names_ : array of shape (m,)
+    Names of the sites.
+""",
+    "n_rounds_": """
+n_rounds_ : int
+    Rounds of communication.
+""",
+    "traffic_": """
+traffic_ : Traffic
+    What travelled.
+""",
+    "refusals_": """
+refusals_ : tuple of Refusal
+    Which contributions are missing, and why.
+""",
+    "random_state": """
+random_state : int, RandomState or None
+    Decides whatever is drawn by lot.
+""",
+}
 
 
 class FederatedEstimator(BaseEstimator):
@@ -46,6 +87,8 @@ class FederatedEstimator(BaseEstimator):
     _needs_target: ClassVar[bool] = True
     _private: ClassVar[tuple[str, ...]] = ("_run", "_used", "_result", "_position", "_adapted")
     """Attributes of a fit that are nobody else's business."""
+    _words: ClassVar[Mapping[str, str]] = SHARED_WORDS
+    """What docstrings of subclasses need not repeat (`fedkin.estimators.words`)."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -54,6 +97,8 @@ class FederatedEstimator(BaseEstimator):
             cls._settings = cls._algorithm.settings
         if {"_algorithm", "_settings", "_fixed"} & set(own) and "__init__" not in own:
             cls.__init__ = _constructor(cls._parameters())  # type: ignore[method-assign]
+        if hasattr(cls, "_settings"):
+            cls.__doc__ = completed(cls.__doc__, cls._parameters(), cls._words)
 
     @classmethod
     def _parameters(cls) -> dict[str, Any]:
@@ -203,9 +248,9 @@ class FederatedEstimator(BaseEstimator):
     def _new_clients(self, X: Any, y: Any, groups: Any, needs_target: bool = True) -> Federation:
         """Rows of sites to `adapt` to."""
         check_is_fitted(self)
-        if groups is None and not isinstance(X, Federation):
-            raise ValueError("adapt needs the name of the site: adapt(X, y, groups='new-site')")
         clients, _ = self._clients(X, y, groups)
+        if NOBODY in clients.names:
+            raise ValueError("adapt needs the name of the site: adapt(X, y, groups='new-site')")
         if needs_target and clients.y is None:
             raise ValueError("adapt needs the target y of the new sites' rows")
         return clients

@@ -9,14 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtri
 
-from fedkin.estimators.curves import CurveEstimator, outcomes_of
+from fedkin.estimators.curves import NORMAL_95, CurveEstimator, target_of
 from fedkin.federation import Federation
 from fedkin.names import canonical_name
 
 # Points of a drawn curve.
 GRID = 200
-LEVELS = np.linspace(0.05, 0.99, 20)
+# Central intervals whose coverage is drawn.
+PROMISED = np.linspace(0.05, 0.99, 20)
 
 
 def plot(
@@ -25,7 +27,7 @@ def plot(
     """The picture of that kind, of these rows or those of the fit."""
     if kind == "convergence":
         return convergence(model, axes)
-    rows = getattr(model, "_data", None) if data is None else data
+    rows = model._data if data is None else data
     if rows is None:
         raise ValueError(
             f"the model does not hold the sites' rows; give them: plot({kind!r}, data=...)"
@@ -69,7 +71,8 @@ def posterior_bands(
         over = (X.min(), X.max()) if len(X) else (0.0, 1.0)
     grid = np.linspace(*over, GRID)[:, None]
     mean, std = model.predict(grid, np.full(GRID, site), return_std=True)
-    axes.fill_between(grid[:, 0], mean - 1.96 * std, mean + 1.96 * std, alpha=0.25, lw=0)
+    low, high = mean - NORMAL_95 * std, mean + NORMAL_95 * std
+    axes.fill_between(grid[:, 0], low, high, alpha=0.25, lw=0)
     axes.plot(grid[:, 0], mean)
     if y is not None:
         axes.plot(X[:, 0], y, "k.", ms=4)
@@ -106,14 +109,12 @@ def convergence(model: Any, axes: Any = None) -> Any:
 
 
 def calibration(model: CurveEstimator, data: Federation, axes: Any = None) -> Any:
-    """Share of held-out outcomes inside central intervals against what was promised."""
-    from scipy.special import ndtri
-
+    """Share of held-out targets inside central intervals against what was promised."""
     mean, std = model.predict(data, return_std=True)
-    distance = np.abs(outcomes_of(data, None, np.array(data.names)[data.owner]) - mean) / std
+    distance = np.abs(target_of(data, None, np.array(data.names)[data.owner]) - mean) / std
     axes = _axes(axes)
-    inside = [np.mean(distance <= ndtri(0.5 + 0.5 * level)) for level in LEVELS]
+    inside = [np.mean(distance <= ndtri(0.5 + 0.5 * level)) for level in PROMISED]
     axes.plot([0, 1], [0, 1], "k:", lw=1)
-    axes.plot(LEVELS, inside, "o-", ms=3)
+    axes.plot(PROMISED, inside, "o-", ms=3)
     axes.set(xlabel="promised", ylabel="held", title="Calibration")
     return axes

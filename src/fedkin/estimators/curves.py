@@ -3,154 +3,197 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+from scipy.special import ndtri
 from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from fedkin.estimators.base import (
-    NOBODY,
-    FederatedEstimator,
-    check_choice,
-    check_count,
-    check_values,
-)
+from fedkin.estimators.base import SHARED_WORDS, FederatedEstimator, check_values
 from fedkin.federation import Federation
-from fedkin.tables import Table
+from fedkin.models.curves import Curve, Rescaled
+from fedkin.models.gp_rows import standardisation
+from fedkin.settings import Whole, one_of
+from fedkin.tables import Summary, Table
 
-# Two-sided normal quantile of the intervals in tables.
-NORMAL_95 = 1.959963984540054
+# Two-sided normal quantile of the intervals in tables and pictures.
+NORMAL_95 = float(ndtri(0.975))
 
-
-class Curve(Protocol):
-    """What one site's rows are predicted with."""
-
-    def predict(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation of new outcomes."""
-
-    def log_density(self, X: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Log predictive density of every outcome."""
-
-    def sample(self, X: np.ndarray, n_samples: int, rng: np.random.Generator) -> np.ndarray:
-        """Joint samples, (n, n_samples)."""
+WORDS = SHARED_WORDS | {
+    "max_points": """
+max_points : int
+    Larger sites are trained on random pieces of this size.
+""",
+    "large_sites": """
+large_sites : {"neighbours", "subset"}
+    Whether such sites are predicted from the rows nearest to each point or a random subset.
+""",
+    "normalize_y": """
+normalize_y : {True, "mean", False}
+    Standardise each site's target by its own mean and standard deviation, its mean, or not.
+""",
+    "init": """
+init : "auto" or array of shape (p,)
+    Log hyper-parameters to start from, in the kernel's order.
+""",
+    "local_steps": """
+local_steps : int
+    Gradient steps that a site takes by itself in a round.
+""",
+    "tol": """
+tol : float
+    Averaging ends when no parameter moves by more.
+""",
+}
 
 
 class CurveEstimator(RegressorMixin, FederatedEstimator, ABC):
     """Common ground; subclasses give the curve of a site by name, known or not."""
 
+    _words = WORDS
+
     _plots: tuple[str, ...] = ("bands", "calibration")
+    _data: Federation | None = None
+    """Rows of the fit, where the estimator keeps them."""
 
     @abstractmethod
     def _curve(self, name: str) -> Curve:
         """What a site's rows are predicted with."""
 
     def predict(self, X, groups=None, return_std=False):
-        """Expected outcome of each row at its site; with `return_std` also the standard deviation
-        of a new outcome (noise included)."""
-        check_is_fitted(self)
-        rows, names = self._rows_and_sites(X, groups)
+        """Expected target of each row at its site.
+
+        With `return_std` also the standard deviation of a new target, noise included.
+        """
+        rows, names = self._checked_rows(X, groups)
         mean, std = np.empty(len(rows)), np.empty(len(rows))
-        for name, where in _by_site(names):
-            mean[where], std[where] = self._curve(name).predict(rows[where])
+        for curve, where in self._by_site(names):
+            mean[where], std[where] = curve.predict(rows[where])
         return (mean, std) if return_std else mean
 
     def sample_y(self, X, groups=None, n_samples=1, random_state=0):
-        """Joint samples of each site's outcomes, (n, n_samples)."""
-        check_is_fitted(self)
-        check_count("n_samples", n_samples)
-        rows, names = self._rows_and_sites(X, groups)
+        """Joint samples of each site's targets, (n, n_samples)."""
+        rows, names = self._checked_rows(X, groups)
+        n_samples = Whole().accept("n_samples", n_samples)
         seed = check_random_state(random_state).randint(2**31 - 1)
         rng = np.random.default_rng(seed)
         drawn = np.empty((len(rows), n_samples))
-        for name, where in _by_site(names):
-            drawn[where] = self._curve(name).sample(rows[where], n_samples, rng)
+        for curve, where in self._by_site(names):
+            drawn[where] = curve.sample(rows[where], n_samples, rng)
         return drawn
 
     def log_predictive_density(self, X, y=None, groups=None):
-        """Log density of each outcome given the site's model, (n,)."""
-        check_is_fitted(self)
-        rows, names = self._rows_and_sites(X, groups)
-        outcomes = outcomes_of(X, y, names)
+        """Log density of each target given the site's model, (n,)."""
+        rows, names = self._checked_rows(X, groups)
+        target = target_of(X, y, names)
         density = np.empty(len(rows))
-        for name, where in _by_site(names):
-            density[where] = self._curve(name).log_density(rows[where], outcomes[where])
+        for curve, where in self._by_site(names):
+            density[where] = curve.log_density(rows[where], target[where])
         return density
 
     def evaluate(self, X, y=None, groups=None) -> Table:
         """Held-out scores by site: RMSE, coverage of 95 % intervals, log predictive density."""
-        check_is_fitted(self)
-        rows, names = self._rows_and_sites(X, groups)
-        outcomes = outcomes_of(X, y, names)
-        columns: dict[str, list[Any]] = {
-            key: [] for key in ("site", "rows", "rmse", "coverage", "log density")
+        _, names = self._checked_rows(X, groups)
+        mean, std = self.predict(X, groups, return_std=True)
+        error = target_of(X, y, names) - mean
+        sites, codes, rows = np.unique(names.astype(str), return_inverse=True, return_counts=True)
+
+        def by_site(scores: np.ndarray) -> np.ndarray:
+            return np.bincount(codes, scores, minlength=len(sites)) / rows
+
+        columns = {
+            "site": sites,
+            "rows": rows,
+            "rmse": np.sqrt(by_site(error**2)),
+            "coverage": by_site(np.abs(error) <= NORMAL_95 * std),
+            "log density": by_site(self.log_predictive_density(X, y, groups)),
         }
-        for name, where in _by_site(names):
-            curve = self._curve(name)
-            mean, std = curve.predict(rows[where])
-            error = outcomes[where] - mean
-            columns["site"].append(name)
-            columns["rows"].append(len(where))
-            columns["rmse"].append(float(np.sqrt(np.mean(error**2))))
-            columns["coverage"].append(float(np.mean(np.abs(error) <= NORMAL_95 * std)))
-            density = curve.log_density(rows[where], outcomes[where])
-            columns["log density"].append(float(density.mean()))
-        made = {key: np.array(value) for key, value in columns.items()}
-        return Table(made, "Held-out scores")
+        return Table(columns, "Held-out scores")
 
     def score(self, X, y=None, groups=None, sample_weight=None):
-        """Coefficient of determination of `predict`."""
-        predicted = self.predict(X, groups)
-        _, names = self._rows_and_sites(X, groups)
-        return r2_score(outcomes_of(X, y, names), predicted, sample_weight=sample_weight)
+        """Coefficient of determination of `predict`; a Federation has its own y."""
+        _, names = self._checked_rows(X, groups)
+        target = target_of(X, y, names)
+        return r2_score(target, self.predict(X, groups), sample_weight=sample_weight)
 
     def plot(self, kind="bands", ax=None, *, data=None, site=None):
-        """Draw "bands" (a site's curve) or "calibration"; Gaussian processes with a shared prior
-        also "samples" (of that prior) and "convergence".
+        """Draw "bands" (a site's curve) or "calibration".
 
+        Gaussian processes with a shared prior also draw "samples" of that prior and "convergence".
         `data` is a Federation, None for the rows of the fit; `site` is the one whose band is
         drawn, None for the largest.
         """
         check_is_fitted(self)
-        check_choice("kind", kind, self._plots)
+        one_of(*self._plots).accept("kind", kind)
         from fedkin.estimators import curve_plots
 
         return curve_plots.plot(self, kind, ax, data, site)
 
-    def _new_rows(self, X: Any, y: Any, groups: Any) -> Federation:
-        """Rows of sites given to `adapt`."""
-        if isinstance(X, Federation):
-            clients = self._with_columns_of_the_fit(X)
-        else:
-            rows, names = self._rows_and_sites(X, groups)
-            if len(names) and names[0] == NOBODY:
-                raise ValueError("adapt needs groups: the name of the site of each row")
-            clients = Federation.from_groups(rows, names, y)
-        if clients.y is None:
-            raise ValueError("adapt needs the outcome y of the new sites' rows")
-        return clients
+    def _checked_rows(self, X: Any, groups: Any) -> tuple[np.ndarray, np.ndarray]:
+        check_is_fitted(self)
+        return self._rows_and_sites(X, groups)
+
+    def _by_site(self, names: np.ndarray) -> Iterator[tuple[Curve, np.ndarray]]:
+        """Each distinct site's curve with the positions of its rows."""
+        distinct, codes = np.unique(names, return_inverse=True)
+        cuts = np.cumsum(np.bincount(codes, minlength=len(distinct)))[:-1]
+        places = np.split(np.argsort(codes, kind="stable"), cuts)
+        yield from ((self._curve(str(name)), where) for name, where in zip(distinct, places))
 
 
-def outcomes_of(X: Any, y: Any, names: np.ndarray) -> np.ndarray:
-    """The outcomes of rows at these sites, all of them numbers."""
-    target = "y"
+class OneCurveEstimator(CurveEstimator):
+    """One curve of standardised targets for all sites, at each in the site's own units."""
+
+    _units: dict[str, tuple[float, float, float]]
+    """Location and scale by site, and the rows by which it speaks for others."""
+
+    @abstractmethod
+    def _shared_curve(self) -> Curve:
+        """The curve of standardised targets."""
+
+    @abstractmethod
+    def _typical_units(self) -> tuple[float, float]:
+        """Location and scale of a site that is not known."""
+
+    def _learn_units(self, clients: Federation) -> None:
+        location, scale, varies = standardisation(clients, self.normalize_y)
+        # A site whose target does not vary has no scale to speak of.
+        rows = np.where(varies, clients.sizes, 0)
+        for k in np.flatnonzero(clients.sizes):
+            self._units[clients.names[k]] = (location[k], scale[k], rows[k])
+
+    def _units_of(self, name: str) -> tuple[float, float]:
+        return self._units[name][:2] if name in self._units else self._typical_units()
+
+    def _curve(self, name: str) -> Rescaled:
+        return Rescaled(self._shared_curve(), *self._units_of(name))
+
+    def adapt(self, X, y=None, groups=None):
+        """Learn the units (mean and standard deviation) of new sites; the curve stays."""
+        self._learn_units(self._new_clients(X, y, groups))
+        return self
+
+
+def without_traffic(summary: Summary) -> Summary:
+    """The summary of a fit for which rows were brought together: no messages to tell of."""
+    tables = {name: table for name, table in summary.tables.items() if name != "traffic"}
+    return Summary(summary.title, tables, summary.notes[1:])
+
+
+def target_of(X: Any, y: Any, names: np.ndarray) -> np.ndarray:
+    """The target of rows at these sites, all of them numbers."""
+    target_name = "y"
     if isinstance(X, Federation) and y is None:
-        y, target = X.y, X.target_name or target
+        y, target_name = X.y, X.target_name or target_name
     if y is None:
-        raise ValueError("the outcomes y are needed")
-    outcomes = np.asarray(y, dtype=np.float64)
-    if outcomes.shape != names.shape:
-        raise ValueError(f"there are {outcomes.size} outcomes for {len(names)} rows")
-    if not np.isfinite(outcomes).all():
-        check_values([(f"target {target!r}", outcomes)], names)
-    return outcomes
-
-
-def _by_site(names: np.ndarray):
-    """Each distinct site with the positions of its rows."""
-    distinct, codes = np.unique(names, return_inverse=True)
-    order = np.argsort(codes, kind="stable")
-    cuts = np.cumsum(np.bincount(codes, minlength=len(distinct)))[:-1]
-    yield from zip(map(str, distinct), np.split(order, cuts))
+        raise ValueError("the target y is needed")
+    target = np.asarray(y, dtype=np.float64)
+    if target.shape != names.shape:
+        raise ValueError(f"y has {target.size} values for {len(names)} rows")
+    if not np.isfinite(target).all():
+        check_values([(f"target {target_name!r}", target)], names)
+    return target

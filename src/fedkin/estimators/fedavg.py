@@ -4,194 +4,183 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import replace
+from typing import ClassVar, Literal
 
 import numpy as np
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted
 
-from fedkin.algorithms.fedavg import FEDAVG as ALGORITHM
-from fedkin.estimators.base import check_choice, check_count, check_fraction, check_positive
-from fedkin.estimators.curves import CurveEstimator
+from fedkin.algorithms.fedavg import FEDAVG, FedAvgSettings, NetworkSettings, PolynomialSettings
+from fedkin.estimators.curves import CurveEstimator, OneCurveEstimator
 from fedkin.federation import Federation
 from fedkin.models.averaged_functions import Network, legendre
-from fedkin.models.gp_posterior import Independent
-from fedkin.models.gp_rows import standardisation
-from fedkin.tables import Summary, Table
+from fedkin.models.curves import Independent
+from fedkin.protocol import Run
 from fedkin.ties import first_least
 
 # Share of the sites held out to choose degree or depth.
 HELD_OUT = 0.25
+# A deviation that counts as none, but can be divided by.
+LEAST_NOISE = 1e-12
 
 
-@dataclass(eq=False, repr=False)
-class _FedAvgCurve(CurveEstimator):
-    """What both have in common; `_size` names the parameter that is chosen when it is None."""
+class _FedAvgCurve(OneCurveEstimator):
+    """What both have in common: their size is chosen at sites held out when it is None."""
 
-    _private = ("_position", "_frame", "_units")
-    _model: ClassVar[str]
-    _size: ClassVar[str]
+    _algorithm = FEDAVG
+    _private = (*CurveEstimator._private, "_units")
     _candidates: ClassVar[tuple[int, ...]]
-    _counts: ClassVar[tuple[str, ...]] = ("local_steps", "max_rounds")
-    _rates: ClassVar[tuple[str, ...]] = ("learning_rate", "tol")
 
-    _: KW_ONLY
-    normalize_y: Any = True
-    local_steps: Any = 5
-    max_rounds: Any = 200
-    tol: Any = 1e-6
-    fraction: Any = 1.0
-    random_state: Any = None
-    engine: Any = None
-
-    def fit(self, X=None, y=None, groups=None):
-        """Fit to sites: rows X with outcome y and a site name per row, or a Federation."""
-        self._forget()
-        self._check_parameters()
-        federation = self._federation(X, y, groups)
-        if federation is not None and federation.y is None:
-            raise ValueError(f"{type(self).__name__} needs an outcome y: it is None")
-        size = getattr(self, self._size)
-        self.choice_ = Table({self._size: np.zeros(0), "rmse": np.zeros(0)}, "Choice of size")
-        if size is None:
-            size = self._choose(federation)
-        self.size_ = size
-        self._read(self._run(ALGORITHM, self._settings(size), federation), federation)
-        if not self.converged_:
-            warnings.warn(
-                f"the curve did not settle within max_rounds={self.max_rounds}; raise it or tol",
-                ConvergenceWarning,
-                stacklevel=2,
+    def _run_with(self, settings, federation) -> Run:
+        choice = None
+        if settings.size is None:
+            choice = self._choice(settings, federation)
+            settings = settings.replace(
+                **{settings.size_name: int(choice[first_least(choice[:, 1]), 0])}
             )
-        return self
+        self._units = {}
+        if federation is not None:
+            self._learn_units(federation)
+        run = super()._run_with(settings, federation)
+        return replace(run, result=replace(run.result, choice=choice))
 
-    def _check_parameters(self) -> None:
-        check_choice("normalize_y", self.normalize_y, (True, "mean", False))
-        if getattr(self, self._size) is not None:
-            check_count(self._size, getattr(self, self._size))
-        for name in self._counts:
-            check_count(name, getattr(self, name))
-        for name in self._rates:
-            check_positive(name, getattr(self, name))
-        check_fraction(self.fraction)
-
-    def _choose(self, federation: Federation | None) -> int:
-        """The size with the least error at training sites that were left out."""
+    def _choice(self, settings: FedAvgSettings, federation: Federation | None) -> np.ndarray:
+        """Sizes and their errors at training sites that were left out."""
+        name = settings.size_name
         if federation is None:
-            raise ValueError(f"{self._size}=None needs the rows of all sites in this process")
+            raise ValueError(f"{name}=None needs the rows of all sites in this process")
         by: Literal["clients", "rows"] = "clients" if federation.n_clients >= 4 else "rows"
         train, test = federation.split(HELD_OUT, by, 0)
         errors = []
         for size in self._candidates:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)
-                model = clone(self).set_params(**{self._size: size}).fit(train).adapt(test)
+                model = clone(self).set_params(**{name: size}).fit(train).adapt(test)
             errors.append(float(np.mean(model.evaluate(test)["rmse"])))
-        columns = {self._size: np.array(self._candidates), "rmse": np.array(errors)}
-        self.choice_ = Table(columns, f"{self._size} chosen on training sites held out")
-        return self._candidates[first_least(errors)]
+        return np.column_stack([self._candidates, errors])
 
-    def _settings(self, size: int) -> dict[str, Any]:
-        names = set(ALGORITHM.defaults) & set(self.get_params())
-        settings = {name: getattr(self, name) for name in names}
-        return {**settings, "model": self._model, self._size: size}
+    def _read(self, run) -> None:
+        result = run.result
+        self.theta_, self.noise_ = result.theta, float(result.noise)
+        self.n_features_in_ = result.frame.shape[1]
+        self.size_ = int(result.size)
+        self.choice_ = result.choice_table(self._used)
+        self.converged_ = bool(result.converged)
+        self.history_ = {"error": result.history_error}
 
-    def _read(self, outcome, federation: Federation | None) -> None:
-        result = outcome.result
-        self.theta_, self._frame, self.noise_ = result["theta"], result["frame"], result["noise"]
-        self.n_features_in_ = self._frame.shape[1]
-        self.converged_ = bool(result["converged"])
-        self.history_ = {"error": result["history_error"]}
-        self._units: dict[str, tuple[float, float, float]] = {}
-        if federation is not None:
-            self._learn_units(federation)
-
-    def _learn_units(self, clients: Federation) -> None:
-        """Location and scale of sites with rows, and the rows by which they speak for others."""
-        location, scale, varies = standardisation(clients, self.normalize_y)
-        rows = np.where(varies, clients.sizes, 0)
-        for k in np.flatnonzero(clients.sizes):
-            self._units[clients.names[k]] = (location[k], scale[k], rows[k])
-
-    def _typical_units(self) -> np.ndarray:
-        """Location and scale of a site that is not known."""
+    def _typical_units(self) -> tuple[float, float]:
         units = np.array(list(self._units.values()) or [(0.0, 1.0, 1.0)])
         rows = units[:, 2] if units[:, 2].any() else None
-        return np.average(units[:, :2], axis=0, weights=rows)
+        location, scale = np.average(units[:, :2], axis=0, weights=rows)
+        return float(location), float(scale)
 
-    @abstractmethod
-    def _values(self, Z: np.ndarray) -> np.ndarray:
-        """Expected standardised outcomes at standardised rows."""
-
-    def _curve(self, name: str) -> Independent:
-        known = name in self._units
-        location, scale = self._units[name][:2] if known else self._typical_units()
+    def _shared_curve(self) -> Independent:
+        centre, reach = self._result.frame
 
         def moments(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            mean = self._values((X - self._frame[0]) / self._frame[1])
-            return location + scale * mean, np.full(len(X), scale * max(self.noise_, 1e-12))
+            mean = self._values((X - centre) / reach)
+            return mean, np.full(len(X), max(self.noise_, LEAST_NOISE))
 
         return Independent(moments)
 
-    def adapt(self, X, y=None, groups=None):
-        """Learn the units (mean and standard deviation) of new sites; the curve stays."""
-        check_is_fitted(self)
-        self._learn_units(self._new_rows(X, y, groups))
-        return self
-
-    def summary(self) -> Summary:
-        """The account and, if a size was chosen, its curve."""
-        check_is_fitted(self)
-        title = f"{type(self).__name__}: {len(self.client_names_)} sites, {self._size} {self.size_}"
-        tables = {"choice": self.choice_, "traffic": self._traffic_table()}
-        return Summary(title, tables, [self._travelled()])
+    @abstractmethod
+    def _values(self, inputs: np.ndarray) -> np.ndarray:
+        """Expected standardised targets at rows in the common frame."""
 
 
-@dataclass(eq=False, repr=False)
 class FedAvgPolynomial(_FedAvgCurve):
-    """One polynomial for all sites' standardised outcomes, by FedAvg.
+    """One polynomial for all sites' standardised targets, by FedAvg.
 
     Parameters
     ----------
     degree : int or None
-        None chooses among 1..20 on training sites that are held out.
-    normalize_y, local_steps, learning_rate, max_rounds, tol, fraction, random_state, engine
+        Degree in each feature; None chooses among 1..20 on training sites that are held out.
+    learning_rate : float
+        Their size, in units of the largest that is safe at every site.
+    random_state : int, RandomState or None
+        Decides who is asked.
+
+    Attributes
+    ----------
+    theta_ : array of shape (1 + d * degree,)
+        Coefficients of Legendre polynomials of the features in a common frame.
+    noise_ : float
+        Standard deviation of the standardised targets about the curve.
+    size_ : int
+        The degree.
+    choice_ : Table
+        Errors of the degrees that were tried.
+    converged_ : bool
+        Whether averaging settled.
+    history_ : dict
+        "error": mean squared error of the standardised targets by round.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedkin import FedAvgPolynomial
+    >>> X = np.linspace(0, 3, 24)[:, None]
+    >>> groups = np.tile(["north", "south"], 12)
+    >>> model = FedAvgPolynomial(1, normalize_y=False).fit(X, 5 + 2 * X[:, 0], groups=groups)
+    >>> model.predict([[2.0]], groups="north").round(1)
+    array([9.])
     """
 
-    _model, _size, _candidates = "polynomial", "degree", tuple(range(1, 21))
+    _settings = PolynomialSettings
+    _fixed: ClassVar = {"model": "polynomial", "depth": 2, "width": 16, "server_rate": 0.02}
+    _candidates = tuple(range(1, 21))
 
-    degree: Any = 10
-    _: KW_ONLY
-    learning_rate: Any = 0.5
-
-    def _values(self, Z: np.ndarray) -> np.ndarray:
-        return legendre(Z, self.size_) @ self.theta_
+    def _values(self, inputs: np.ndarray) -> np.ndarray:
+        return legendre(inputs, self.size_) @ self.theta_
 
 
-@dataclass(eq=False, repr=False)
 class FedAvgNetwork(_FedAvgCurve):
-    """One small network for all sites' standardised outcomes, by FedAvg.
+    """One small network for all sites' standardised targets, by FedAvg.
 
     Parameters
     ----------
     depth : int or None
         Number of hidden tanh layers; None chooses among 1..5 on training sites held out.
-    width, normalize_y, local_steps, learning_rate, server_rate, max_rounds, tol, fraction,
-    random_state, engine
+    width : int
+        Units of each layer.
+    learning_rate : float
+        Their size.
+    server_rate : float
+        Size of the server's Adam steps along the averaged change.
+    random_state : int, RandomState or None
+        Decides the first weights, and who is asked.
+
+    Attributes
+    ----------
+    theta_ : array of shape (p,)
+        Weights and biases, layer by layer.
+    noise_ : float
+        Standard deviation of the standardised targets about the curve.
+    size_ : int
+        The depth.
+    choice_ : Table
+        Errors of the depths that were tried.
+    converged_ : bool
+        Whether averaging settled.
+    history_ : dict
+        "error": mean squared error of the standardised targets by round.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedkin import FedAvgNetwork
+    >>> X = np.linspace(0, 3, 24)[:, None]
+    >>> groups = np.tile(["north", "south"], 12)
+    >>> model = FedAvgNetwork(1, width=4, tol=0.01, random_state=0)
+    >>> model.fit(X, 5 + 2 * X[:, 0], groups=groups).score(X, 5 + 2 * X[:, 0], groups) > 0.9
+    True
     """
 
-    _model, _size, _candidates = "network", "depth", (1, 2, 3, 4, 5)
-    _counts = (*_FedAvgCurve._counts, "width")
-    _rates = (*_FedAvgCurve._rates, "server_rate")
+    _settings = NetworkSettings
+    _fixed: ClassVar = {"model": "network", "degree": 10}
+    _candidates = (1, 2, 3, 4, 5)
 
-    depth: Any = 2
-    _: KW_ONLY
-    width: Any = 16
-    learning_rate: Any = 0.05
-    server_rate: Any = 0.02
-
-    def _values(self, Z: np.ndarray) -> np.ndarray:
+    def _values(self, inputs: np.ndarray) -> np.ndarray:
         network = Network(self.n_features_in_, self.size_, self.width)
-        return network.values(Z[None], self.theta_[None])[0]
+        return network.values(inputs[None], self.theta_[None])[0]

@@ -64,8 +64,6 @@ class FMLR(RegressorMixin, FederatedEstimator):
         data, not against lies: a site that sends numbers which no rows can give is left out with
         or without it (`implausible_sites_`), but one that makes up numbers which rows could give,
         or with `share="sums"` its group probabilities and likelihood, is believed.
-    fit_intercept : bool
-        Whether the regressions have an intercept.
     max_rounds : int
         The most EM steps.
     tol : float
@@ -73,10 +71,6 @@ class FMLR(RegressorMixin, FederatedEstimator):
     fraction : float
         Share of the sites that is asked in each round (`share="sums"` only: with "statistics"
         there is one round); the last reply of a site stands while it is not asked.
-    random_state : int, RandomState or None
-        Decides the starts.
-    engine : engine or None
-        Who reaches the sites; None holds all of them in this process.
 
     Attributes
     ----------
@@ -115,14 +109,8 @@ class FMLR(RegressorMixin, FederatedEstimator):
         Whether EM settled.
     n_iter_ : int
         EM steps of the restart that won.
-    n_rounds_ : int
-        Rounds of communication.
     history_ : dict
         "loglik": log likelihood by EM step.
-    traffic_ : Traffic
-        What travelled.
-    refusals_ : tuple of Refusal
-        Which contributions are missing, and why.
 
     Examples
     --------
@@ -219,7 +207,7 @@ class FMLR(RegressorMixin, FederatedEstimator):
                 "effect is lost in rounding; centre it before fitting",
                 RuntimeWarning,
             )
-        size = float(np.sqrt(np.median(np.square(federation.y))))
+        size = 0.0 if federation.y is None else float(np.sqrt(np.median(np.square(federation.y))))
         if self.sigma is None and 0 < self.sigma_ < ROUNDING_SHARE * size:
             self._warning(
                 f"the noise ({self.sigma_:.2g}) is too small beside the target ({size:.2g}) "

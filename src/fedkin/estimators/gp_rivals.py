@@ -1,68 +1,33 @@
-"""Rivals of FGPR that are Gaussian processes: each site alone, all rows in one, co-kriging."""
+"""Rivals of FGPR that are Gaussian processes: each site alone, and all rows in one."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
-from fedkin.algorithms.fgpr import FGPR as ALGORITHM
+from fedkin.algorithms.fgpr_result import FgprResult
+from fedkin.algorithms.fgpr_settings import OneDataSetSettings
 from fedkin.algorithms.fgpr_sites import fit_personal
-from fedkin.estimators.base import NOBODY, check_choice
-from fedkin.estimators.curves import CurveEstimator
+from fedkin.arrays import Floats
+from fedkin.estimators.curves import CurveEstimator, OneCurveEstimator, without_traffic
 from fedkin.estimators.fgpr import FGPR
-from fedkin.estimators.fgpr_account import prior_table
 from fedkin.federation import Federation
-from fedkin.frames import FederationError, Finding
-from fedkin.models.cokriging import fit_cokriging
-from fedkin.models.gp_posterior import Independent, Rescaled
-from fedkin.models.gp_rows import prepare, standardisation
-from fedkin.names import canonical_name
-from fedkin.protocol import Traffic
+from fedkin.models.gp_posterior import SiteCurve
+from fedkin.models.gp_rows import standardisation, standardised
+from fedkin.protocol.runs import About
 from fedkin.tables import Summary, Table
 
-SHARED = "This method shares data: all rows of all sites were brought together."
+ROWS_LEFT = "This method shares data: all rows of all sites were brought together."
 POOL = "all sites"
+# The settings of FGPR that mean something in a fit to one data set.
+_OPEN = ("kernel", "normalize_y", "mean", "max_points", "large_sites", "init", "max_rounds", "tol")
+_FIXED = {n: v for n, v in OneDataSetSettings.defaults().items() if n not in _OPEN}
 
 
 class _GPRival(FGPR):
-    """FGPR's face with the parameters that apply to fits of one data set."""
-
-    def __init__(
-        self,
-        kernel=None,
-        *,
-        normalize_y=True,
-        mean="constant",
-        max_points=500,
-        large_sites="neighbours",
-        init="auto",
-        max_rounds=200,
-        tol=1e-5,
-        random_state=None,
-        engine=None,
-    ):
-        self.kernel = kernel
-        self.normalize_y = normalize_y
-        self.mean = mean
-        self.max_points = max_points
-        self.large_sites = large_sites
-        self.init = init
-        self.max_rounds = max_rounds
-        self.tol = tol
-        self.random_state = random_state
-        self.engine = engine
-
-    def _as_fgpr(self) -> FGPR:
-        """FGPR with these parameters: their rules are its; its others do not exist here."""
-        return FGPR(**self.get_params(deep=False))
-
-    def _check_parameters(self) -> None:
-        self._as_fgpr()._check_parameters()
-
-    def _settings(self) -> dict[str, Any]:
-        return self._as_fgpr()._settings()
+    """FGPR with the parameters that apply to fits of one data set."""
 
     def save_shared(self, path):
         """Not for a rival: nothing of it is shared by sites."""
@@ -72,194 +37,174 @@ class _GPRival(FGPR):
 class LocalGP(_GPRival):
     """A Gaussian process at every site by itself; nothing is shared but its likelihood.
 
-    Parameters and attributes as in `FGPR`; `kernel_` is the start, `site_kernels_` the fits.
+    Parameters
+    ----------
+    kernel : scikit-learn kernel, dict or None
+        Where every site starts; None is ARD RBF times scale plus noise.
+    mean : {"zero", "constant", "linear"}
+        Mean function of each site's standardised target, with a vague prior ("zero": none).
+    max_rounds : int
+        Not used: no rounds are needed.
+    tol : float
+        Not used: sites search by themselves.
+    random_state : int, RandomState or None
+        Not used: nothing is drawn.
+
+    Attributes
+    ----------
+    kernel_ : scikit-learn kernel
+        The start.
+    site_kernels_ : dict
+        The fits by site, in process only.
+    own_ : array of shape (m,)
+        Whether a site could fit: with one row it keeps the start.
+    log_marginal_likelihood_ : float
+        Log likelihood of all rows, each under its site's fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedkin import LocalGP
+    >>> X = np.linspace(0, 3, 24)[:, None]
+    >>> groups = np.tile(["north", "south"], 12)
+    >>> y = np.sin(2 * X[:, 0]) + np.where(groups == "north", 10.0, 20.0)
+    >>> LocalGP().fit(X, y, groups=groups).predict([[0.75]], groups="south").round(1)
+    array([21.])
     """
 
+    _settings = OneDataSetSettings
+    _fixed: ClassVar = {**_FIXED, "optimizer": "none", "personalise": "own"}
     _plots = CurveEstimator._plots
 
-    def _settings(self) -> dict[str, Any]:
-        return {**super()._settings(), "optimizer": "none", "personalise": "own"}
-
-    def _warn(self) -> None:
+    def _warn(self, federation: Federation | None) -> None:
         """Nothing is searched for together that could fail to settle."""
 
     def _own_priors(self, site: Federation, k: int) -> tuple[np.ndarray, np.ndarray]:
         # Maximum likelihood, as people fit a curve of their own.
-        return self._site_theta[k][None], np.ones(1)
+        return self._result.site_theta[k][None], np.ones(1)
 
     def adapt(self, X, y=None, groups=None):
         """Fit new sites by themselves."""
-        check_is_fitted(self)
-        clients = self._new_rows(X, y, groups)
-        data = prepare(clients, self.normalize_y, self.mean, self.max_points)
-        start, bounds = self.theta_[0], (self._form.lower, self._form.upper)
+        clients = self._new_clients(X, y, groups)
+        data, start = self._prepared(clients), self.theta_[0]
         for k, name in enumerate(clients.names):
-            theta = start
-            if data.rows[k] > 1:
-                theta = fit_personal(data.take(np.array([k])), self._form, start, *bounds, "own")
-            site = clients.take([k])
-            self._curves[name] = self._conditioned(site, theta[None], np.ones(1))
+            one = data.take(np.array([k]))
+            theta = fit_personal(one, self._form, start, "own") if one.rows[0] > 1 else start
+            self._curves[name] = self._conditioned(clients.take([k]), theta[None], np.ones(1))
         return self
 
 
-class PooledGP(_GPRival):
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PooledResult(FgprResult):
+    """FGPR's result of one client that holds all rows, and the units (m,) of every site."""
+
+    location: Floats
+    scale: Floats
+
+    def title(self, about: About) -> str:
+        """The fit in half a line."""
+        return f"{len(about.sites)} sites as one, log likelihood {self.loglik:.6g}"
+
+    def tables(self, about: About) -> dict[str, Table]:
+        """The prior, and the units of the sites."""
+        sites = {"site": about.sites, "location": self.location, "scale": self.scale}
+        return {"priors": self.priors(about.settings), "sites": Table(sites, "Sites")}
+
+    def account(self, about: About) -> list[str]:
+        """What left the sites: everything."""
+        return [ROWS_LEFT]
+
+    def remarks(self, about: About) -> list[str]:
+        """Nothing else: sites have no part of their own in it."""
+        return []
+
+
+class PooledGP(OneCurveEstimator, _GPRival):
     """One Gaussian process through the rows of all sites, each standardised by its own.
 
     Shares data. A new site is predicted in the units of the rows given to `adapt`, which do not
     change the curve.
-    """
-
-    _private = (*FGPR._private, "_pool", "_units", "_typical")
-    _units: dict[str, tuple[float, float]]
-
-    def fit(self, X=None, y=None, groups=None):
-        """Fit to sites; they must be in this process."""
-        self._forget()
-        self._check_parameters()
-        federation = self._federation(X, y, groups)
-        self._check_data(federation)
-        if federation is None:
-            raise ValueError("PooledGP needs the rows of all sites in this process")
-        location, scale, varies = standardisation(federation, self.normalize_y)
-        owner = federation.owner
-        outcome = (federation.y - location[owner]) / scale[owner]
-        pool = Federation.from_clients({POOL: (federation.X, outcome)})
-        settings = {**self._settings(), "normalize_y": False, "personalise": "posterior"}
-        self._read(self._run(ALGORITHM, settings, pool), pool)
-        self._pool = self._conditioned(pool, self.theta_, self.weights_, normalize_y=False)
-        self._units = {}
-        self._learn_units(federation)
-        # A site whose outcome does not vary has no scale to speak of, as in FGPR.
-        rows = np.where(varies, federation.sizes, 0) if varies.any() else federation.sizes
-        share = rows / rows.sum()
-        self._typical = (float(share @ location), float(np.sqrt(share @ scale**2)))
-        self._spread_over_sites(federation)
-        self._warn()
-        return self
-
-    def _spread_over_sites(self, federation: Federation) -> None:
-        """What was learnt of the pool holds at every site."""
-        m = federation.n_clients
-        self._data, self.client_names_ = federation, np.array(federation.names, dtype=object)
-        self._position = {name: k for k, name in enumerate(federation.names)}
-        for name in {"own_", "labels_", "responsibilities_", "jitter_"} & {*vars(self)}:
-            setattr(self, name, np.repeat(getattr(self, name), m, axis=0))
-        self.site_kernels_ = dict.fromkeys(federation.names, self.kernel_)
-
-    def _learn_units(self, clients: Federation) -> None:
-        location, scale, _ = standardisation(clients, self.normalize_y)
-        for k in np.flatnonzero(clients.sizes):
-            self._units[clients.names[k]] = (location[k], scale[k])
-
-    def _curve(self, name: str) -> Rescaled:
-        return Rescaled(self._pool, *self._units.get(name, self._typical))
-
-    def adapt(self, X, y=None, groups=None):
-        """Learn the units of new sites."""
-        check_is_fitted(self)
-        self._learn_units(self._new_rows(X, y, groups))
-        return self
-
-    def summary(self) -> Summary:
-        """The pooled fit as tables."""
-        check_is_fitted(self)
-        units = [self._units.get(name, self._typical) for name in self.client_names_]
-        sites = {"site": self.client_names_, "units": units}
-        tables = {"priors": prior_table(self), "sites": Table(sites, "Location and scale")}
-        title = f"PooledGP: {len(self.client_names_)} sites as one"
-        return Summary(title, tables, [SHARED])
-
-
-class CoKriging(CurveEstimator):
-    """Autoregressive co-kriging: sites are fidelities, from the cheapest to the dearest.
-
-    Shares data: the upper bound for what a federation could reach in multi-fidelity problems.
 
     Parameters
     ----------
-    levels : list of site names from cheap to dear, None for their canonical order
-    normalize_y : bool
-        Standardise each level by its own mean and standard deviation.
+    kernel : scikit-learn kernel, dict or None
+        Its values are the start; None is ARD RBF times scale plus noise.
+    mean : {"zero", "constant", "linear"}
+        Mean function of the standardised targets, with a vague prior ("zero": none).
+    max_points : int
+        If there are more rows, training is on random pieces of this size.
+    large_sites : {"neighbours", "subset"}
+        Whether predictions are then from the rows nearest to each point or a random subset.
+    max_rounds : int
+        The most evaluations of the search.
+    tol : float
+        The search ends when no entry of the gradient per row is larger.
+    random_state : int, RandomState or None
+        Not used: nothing is drawn.
+    engine : engine or None
+        None: the rows of all sites must be in this process.
+
+    Attributes
+    ----------
+    kernel_ : scikit-learn kernel
+        The fit.
+    theta_ : array of shape (1, p)
+        Its log hyper-parameters.
+    log_marginal_likelihood_ : float
+        Log likelihood of all rows, standardised.
+    converged_ : bool
+        Whether the search settled.
+    history_ : dict
+        "theta" and "value": points of the search and their negative log likelihoods per row.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedkin import PooledGP
+    >>> X = np.linspace(0, 3, 24)[:, None]
+    >>> groups = np.repeat(["early", "late"], 12)
+    >>> y = np.sin(2 * X[:, 0])
+    >>> model = PooledGP(normalize_y=False).fit(X, y, groups=groups)
+    >>> model.predict([[0.75]], groups="late").round(1)
+    array([1.])
     """
 
-    _private = ("_units",)
+    _settings = OneDataSetSettings
+    _fixed: ClassVar = {**_FIXED, "personalise": "posterior"}
+    _private = (*FGPR._private, "_units", "_pool")
+    _data: Federation
+    _pool: SiteCurve
 
-    def __init__(self, levels=None, *, normalize_y=True, random_state=None, engine=None):
-        self.levels = levels
-        self.normalize_y = normalize_y
-        self.random_state = random_state
-        self.engine = engine
-
-    def fit(self, X=None, y=None, groups=None):
-        """Fit to sites; they must be in this process."""
-        self._forget()
-        check_choice("normalize_y", self.normalize_y, (True, "mean", False))
-        federation = self._federation(X, y, groups)
-        if federation is None or federation.y is None:
-            raise ValueError("CoKriging needs the rows of all sites, with outcomes y")
-        place = self._places(federation)
+    def _run_with(self, settings, federation):
+        if federation is None:
+            raise ValueError("PooledGP needs the rows of all sites in this process")
         location, scale, _ = standardisation(federation, self.normalize_y)
-        owner = federation.owner
-        outcome = (federation.y - location[owner]) / scale[owner]
-        self.model_ = fit_cokriging(federation.X, outcome, place[owner])
-        self.rho_ = self.model_.rho
-        self._units = {
-            n: (int(place[k]), location[k], scale[k]) for k, n in enumerate(federation.names)
-        }
-        self.client_names_ = np.array(federation.names, dtype=object)
-        self.converged_, self.history_ = self.model_.converged, {"value": self.model_.values}
-        self.n_rounds_, self.traffic_, self.refusals_, self.dropped_ = 0, Traffic(), (), ()
-        return self
+        plain = settings.replace(normalize_y=False)
+        run = super()._run_with(plain, _pooled(federation, location, scale))
+        self._data, run = federation, run.shared_by(federation.names)
+        return replace(run, result=PooledResult(**run.result, location=location, scale=scale))
 
-    def _places(self, federation: Federation) -> np.ndarray:
-        """The level of every site; each must have rows."""
-        names = list(federation.names)
-        if self.levels is not None:
-            names = [canonical_name(name) for name in self.levels]
-        if sorted(names) != sorted(federation.names):
-            raise ValueError(f"levels must name every site once: {', '.join(federation.names)}")
-        remedy = "a level of co-kriging needs some: give it rows or leave the site out"
-        empty = [federation.names[k] for k in np.flatnonzero(federation.sizes == 0)]
-        if empty:
-            raise FederationError([Finding("error", n, "has no rows", remedy) for n in empty])
-        return np.array([names.index(name) for name in federation.names])
-
-    def adapt(self, X, y=None, groups=None):
-        """Not for co-kriging: its levels are fixed by the fit."""
-        check_is_fitted(self)
-        raise ValueError(self._levels_are_fixed(self._new_rows(X, y, groups).names[0]))
-
-    def _levels_are_fixed(self, name: str) -> str:
-        known = ", ".join(repr(one) for one in self._units)
-        return (
-            f"site {name!r}: co-kriging knows the levels {known} as they were in the fit; fit "
-            "again with the site's rows, and with its place in levels"
-        )
-
-    def _curve(self, name: str) -> Independent:
-        if name == NOBODY:
-            raise ValueError("co-kriging needs groups: the name of the site of each row")
-        if name not in self._units:
-            raise ValueError(self._levels_are_fixed(name))
-        level, location, scale = self._units[name]
-
-        def moments(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            mean, variance = self.model_.predict(X, level)
-            return location + scale * mean, scale * np.sqrt(variance)
-
-        return Independent(moments)
+    def _read(self, run) -> None:
+        super()._read(run)
+        result, self._units = self._result, {}
+        pool = _pooled(self._data, result.location, result.scale)
+        self._pool = self._conditioned(pool, self.theta_, self.weights_, normalize_y=False)
+        self._learn_units(self._data)
 
     def summary(self) -> Summary:
-        """Levels and how they hang together."""
-        check_is_fitted(self)
-        theta = self.model_.theta
-        levels = {
-            "level": np.arange(len(theta)),
-            "site": sorted(self._units, key=lambda name: self._units[name][0]),
-            "times the level below": np.append(np.nan, self.rho_),
-            "scale": np.exp(theta[:, 0]),
-            "noise": np.exp(theta[:, -1]),
-        }
-        title = f"CoKriging: {len(theta)} levels"
-        notes = [SHARED] if self.converged_ else [SHARED, "The search did not come to its end."]
-        return Summary(title, {"levels": Table(levels, "Levels")}, notes)
+        """The prior and the sites' units as tables; prints as text, shows as HTML."""
+        return without_traffic(super().summary())
+
+    def _shared_curve(self) -> SiteCurve:
+        return self._pool
+
+    def _typical_units(self) -> tuple[float, float]:
+        location, scale, varies = standardisation(self._data, self.normalize_y)
+        rows = self._data.sizes * (varies if varies.any() else 1)
+        share = rows / rows.sum()
+        return float(share @ location), float(np.sqrt(share @ scale**2))
+
+
+def _pooled(federation: Federation, location: Floats, scale: Floats) -> Federation:
+    """One client with all rows, each site's target standardised."""
+    return replace(federation, y=standardised(federation, location, scale)).pooled(POOL)

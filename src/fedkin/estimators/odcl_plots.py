@@ -32,8 +32,6 @@ def plot_sites(model: Any, ax: Any = None) -> Any:
 
     Axes are those of the sites that were not set aside; a site far outside is drawn at the edge.
     """
-    if not hasattr(model, "local_coef_"):
-        raise ValueError("there is no map: the sites' own models are not known to this fit")
     axes = _axes(ax)
     heard = np.isfinite(model.local_coef_).all(axis=1)
     points = np.column_stack([model.local_coef_, model.local_intercept_])[heard]
@@ -165,8 +163,8 @@ def _principal(points: np.ndarray, inside: np.ndarray) -> tuple[np.ndarray, np.n
     centre = kept.mean(axis=0)
     _, lengths, axes = np.linalg.svd(kept - centre, full_matrices=False)
     place = np.zeros((len(points), 2))
-    found = (points - centre) @ axes[:2].T
-    place[:, : found.shape[1]] = found
+    along = (points - centre) @ axes[:2].T
+    place[:, : along.shape[1]] = along
     total = max(float((lengths**2).sum()), np.finfo(float).tiny)
     share = np.zeros(2)
     share[: len(lengths[:2])] = lengths[:2] ** 2 / total

@@ -1,4 +1,4 @@
-"""What a fit means: odd sites, rows needed."""
+"""What a fit means: which sites it does not describe, and how many rows a guarantee needs."""
 
 from fedkin.inference.odd_sites import odd_by_likelihood
 from fedkin.inference.sample_sizes import RowsNeeded, local_error_constant, rows_needed

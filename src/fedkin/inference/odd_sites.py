@@ -1,9 +1,10 @@
-"""Which sites does a fitted model not describe?"""
+"""Odd sites: those that a fitted model does not describe."""
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+
+from fedkin.arrays import Bools, Floats
 
 # A site is odd if chance gives such misfit anywhere in the federation once in a hundred fits ...
 FAMILY_LEVEL = 0.01
@@ -12,10 +13,8 @@ FAMILY_LEVEL = 0.01
 LEAST_RATIO = 3.0
 
 
-def odd_by_likelihood(
-    loglik: NDArray[np.float64], rows: NDArray[np.float64], sigma: float
-) -> NDArray[np.bool_]:
-    """Sites whose likelihood is too low for a normal model with noise `sigma`, (m,).
+def odd_by_likelihood(loglik: Floats, rows: Floats, sigma: float) -> Bools:
+    """Whether each site's likelihood is too low for a normal model with noise `sigma`, (m,).
 
     The scale is set by the median site, because odd sites inflate `sigma` itself. Sites that were
     not heard (NaN) or have no rows are never odd.

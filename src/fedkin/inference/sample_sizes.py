@@ -34,7 +34,7 @@ Clustering = Literal["convex", "kmeans", "spectral part I"]
 
 @dataclass(frozen=True)
 class RowsNeeded:
-    """The least n that a theorem asks of every site, its threshold for n / log n, and why."""
+    """Rows that a theorem asks of every site, the threshold of n / log n behind them, and why."""
 
     rows: float
     threshold: float
@@ -60,13 +60,24 @@ def rows_needed(
 
     Parameters
     ----------
-    separation : D, the least distance of two clusters' models.
-    noise : M (for Theorem 3 its mean over sites): a site's squared error is at most M log n / n.
+    clustering : "convex", "kmeans" or "spectral part I"
+        Whose guarantee it is.
+    n_sites : int
+        Number of sites m.
+    smallest_cluster : int
+        Sites in the smallest cluster.
+    separation : float
+        D, the least distance of two clusters' models.
+    noise : float
+        M (for Theorem 3 its mean over sites): a site's squared error is at most M log n / n.
         `local_error_constant` gives the paper's value; from data, n times the trace of a site's
         sampling covariance is what it would be without the worst case.
-    precision : eps, the accuracy of inexact local fits (Theorem 2); 0 for exact ones.
-    conditioning : xi, the largest ratio of a cluster loss's Lipschitz and convexity constants.
-    constant : c of the spectral bounds.
+    precision : float
+        eps, the accuracy of inexact local fits (Theorem 2); 0 for exact ones.
+    conditioning : float
+        xi, the largest ratio of a cluster loss's Lipschitz and convexity constants.
+    constant : float
+        c of the spectral bounds.
     """
     if not 1 <= smallest_cluster <= n_sites:
         raise ValueError(f"smallest_cluster must lie between 1 and {n_sites} sites")
@@ -101,10 +112,24 @@ def local_error_constant(
     gradient_bound: float,
     lipschitz: float,
 ) -> float:
-    """M of a site (appendix B.1) from the constants of the paper's assumptions.
+    """The constant M that bounds a site's error (appendix B.1), from the paper's assumptions.
 
-    smoothness L, convexity mu_F, radius R of the parameter set, loss F(theta*) at the truth, bound
-    N on a row's gradient there, Lipschitz constant G_F.
+    Parameters
+    ----------
+    smoothness : float
+        L, of the loss of one row.
+    convexity : float
+        mu_F, of the expected loss.
+    n_features : int
+        Dimension d of the models.
+    radius : float
+        R, of the set of models.
+    loss_at_truth : float
+        F(theta*), the expected loss of the true model.
+    gradient_bound : float
+        N, the largest gradient of a row's loss at the true model.
+    lipschitz : float
+        G_F, of the expected loss.
     """
     log_2 = np.log(2.0)
     covering = n_features * (np.log(6 * radius) + 3)

@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from fedkin.arrays import Floats
 
 # Largest change of the whitened polynomial basis: directions the rows hardly determine stay put.
 LEAST_EIGENVALUE = 1e-8

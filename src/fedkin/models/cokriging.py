@@ -13,16 +13,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
-from scipy.linalg.lapack import dpotri, dpotrs
+from scipy.optimize import minimize
 from scipy.spatial.distance import cdist
 
-from fedkin.models.gaussian_process import LOG_2PI, cholesky
+from fedkin.arrays import Floats, Indices
+from fedkin.models.gaussian_process import cholesky, likelihood
 
-Floats = NDArray[np.float64]
-Indices = NDArray[np.intp]
-
+# Bounds of the log-parameters; those of lengths are about the widest feature's spread.
 LOG_BOUNDS = {"scale": (-9.0, 9.0), "length": (-4.0, 6.0), "noise": (-18.0, 2.0)}
 RHO_BOUND = 5.0
 MOST_STEPS = 500
@@ -30,7 +28,7 @@ MOST_STEPS = 500
 
 @dataclass(frozen=True)
 class CoKriged:
-    """Rows X (N, d) of T levels with standardised outcomes y, and the parameters.
+    """Rows X (N, d) of T levels with standardised targets y, and the parameters.
 
     `theta` holds for each level log scale, d log lengths, log noise; `rho` (T - 1,).
     `values` are the negative log likelihoods per row that the search saw.
@@ -53,12 +51,12 @@ class CoKriged:
         """Covariance of the curves between rows of any levels, without noise."""
         total = np.zeros((len(A), len(B)))
         for t, parameters in enumerate(self.theta):
-            signal, _ = _signal(parameters, A, B)
-            total += np.outer(self.reach(level_a, t), self.reach(level_b, t)) * signal
+            reach = np.outer(self.reach(level_a, t), self.reach(level_b, t))
+            total += reach * _signal(parameters, A, B)
         return total
 
     def predict(self, X: Floats, level: int) -> tuple[Floats, Floats]:
-        """Mean and variance of a new outcome at one level."""
+        """Mean and variance of a new target at one level."""
         at = np.full(len(X), level)
         own = self.covariance(self.X, self.level, self.X, self.level)
         factor, _ = cholesky(own + np.diag(np.exp(self.theta[self.level, -1])))
@@ -72,27 +70,24 @@ class CoKriged:
         return half[:, :-1].T @ half[:, -1], np.maximum(variance, 1e-14)
 
 
-def _signal(parameters: Floats, A: Floats, B: Floats) -> tuple[Floats, Floats]:
+def _signal(parameters: Floats, A: Floats, B: Floats) -> Floats:
+    """Covariance of one level's own process between rows."""
     lengths = np.exp(parameters[1:-1])
     square = cdist(A / lengths, B / lengths, "sqeuclidean")
-    return np.exp(parameters[0] - 0.5 * square), square
+    signal: Floats = np.exp(parameters[0] - 0.5 * square)
+    return signal
 
 
 def fit_cokriging(X: Floats, y: Floats, level: Indices) -> CoKriged:
     """Maximum likelihood of all levels jointly, by L-BFGS with analytic gradient."""
-    from scipy.optimize import minimize
-
     n_levels, d = int(level.max()) + 1, X.shape[1]
     length = np.log(np.maximum(X.std(axis=0), 1e-12) * np.sqrt(d))
-    spread = np.exp(length).max()
     start = np.tile(np.concatenate([[0.0], length, [np.log(1e-3)]]), (n_levels, 1))
     start[1:, 0] = np.log(0.1)
-    scale = LOG_BOUNDS["scale"], *[LOG_BOUNDS["length"]] * d, LOG_BOUNDS["noise"]
-    bounds = [
-        (low + shift, high + shift)
-        for (low, high), shift in zip(scale, [0.0] + [float(np.log(spread))] * d + [0.0])
-    ] * n_levels
-    bounds += [(-RHO_BOUND, RHO_BOUND)] * (n_levels - 1)
+    bounds = np.array([LOG_BOUNDS["scale"], *[LOG_BOUNDS["length"]] * d, LOG_BOUNDS["noise"]])
+    bounds[1:-1] += np.log(np.exp(length).max())
+    rho_bounds = np.tile([-RHO_BOUND, RHO_BOUND], (n_levels - 1, 1))
+    bounds = np.concatenate([np.tile(bounds, (n_levels, 1)), rho_bounds])
     first = np.concatenate([start.ravel(), np.ones(n_levels - 1)])
     values: list[float] = []
 
@@ -103,9 +98,9 @@ def fit_cokriging(X: Floats, y: Floats, level: Indices) -> CoKriged:
         return value / len(y), gradient / len(y)
 
     options = {"maxiter": MOST_STEPS}
-    found = minimize(objective, first, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-    model = _model(X, y, level, found.x, n_levels)
-    return replace(model, values=np.array(values), converged=bool(found.success))
+    end = minimize(objective, first, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    model = _model(X, y, level, end.x, n_levels)
+    return replace(model, values=np.array(values), converged=bool(end.success))
 
 
 def _model(X: Floats, y: Floats, level: Indices, point: Floats, n_levels: int) -> CoKriged:
@@ -117,15 +112,10 @@ def _likelihood(model: CoKriged) -> tuple[float, Floats]:
     """Negative log likelihood and its gradient in (theta, rho)."""
     X, level, n_levels = model.X, model.level, len(model.theta)
     reach = [model.reach(level, t) for t in range(n_levels)]
-    signals = [_signal(parameters, X, X)[0] for parameters in model.theta]
+    signals = [_signal(parameters, X, X) for parameters in model.theta]
     noise = np.exp(model.theta[level, -1])
     covariance = sum(np.outer(c, c) * s for c, s in zip(reach, signals)) + np.diag(noise)
-    factor, _ = cholesky(np.asarray(covariance))
-    alpha = dpotrs(factor, model.y, 1)[0]
-    inverse = dpotri(factor, 1)[0]
-    weight = np.tril(inverse) + np.tril(inverse, -1).T - np.outer(alpha, alpha)
-    log_det = 2.0 * np.log(np.diagonal(factor)).sum()
-    value = 0.5 * (model.y @ alpha + log_det + len(X) * LOG_2PI)
+    value, weight, _ = likelihood(np.asarray(covariance), model.y)
     gradient = np.zeros_like(model.theta)
     by_rho = np.zeros(n_levels - 1)
     for t, parameters in enumerate(model.theta):

@@ -9,47 +9,51 @@ first when rows differ in size, so t starts at L / mu, L the curvature of the cl
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
-from numpy.typing import NDArray
 
+from fedkin.arrays import Floats, Indices
 from fedkin.federation import Federation
-from fedkin.models.local_loss import LocalLoss, Loss, row_gradients, signed
+from fedkin.models.local_loss import LocalLoss
 from fedkin.randomness import Keys
-
-Floats = NDArray[np.float64]
 
 DRAWN_AT_ONCE = 256
 # Strong convexity below this share of the curvature is none to speak of.
 LEAST_CONVEXITY = 1e-6
 
 
+def drawn_gradients(
+    clients: Federation, local: LocalLoss, coef: Floats, lot: Floats, who: Indices | slice
+) -> Floats:
+    """Mean gradients over rows that a lot in [0, 1) draws, for the clients `who`.
+
+    `coef` (k, d) are these clients' models, `lot` (k, batch_size) is theirs, too.
+    """
+    assert clients.y is not None
+    sizes, starts = clients.sizes[who, None], clients.offsets[:-1][who, None]
+    drawn = starts + (lot * sizes).astype(np.intp)
+    drawn = np.minimum(drawn, len(clients.X) - 1)  # a client without rows; its reply is refused
+    return local.row_gradients(clients.X[drawn], clients.y[drawn], coef)
+
+
 def sgd(
     clients: Federation,
     local: LocalLoss,
-    loss: Loss,
     keys: Keys,
     n_steps: int,
     batch_size: int = 1,
-    iterate: Literal["last", "average"] = "last",
+    iterate: str = "last",
     radius: float | None = None,
 ) -> Floats:
     """Models (m, d) after `n_steps` steps from zero, kept within `radius` of it."""
     coef = np.zeros((len(clients), local.n_coefficients))
     average = np.zeros_like(coef)
     filled = np.flatnonzero(clients.sizes > 0)
-    strongest, weakest = _curvature(clients, local, loss)
-    assert clients.y is not None
-    y = signed(loss, clients.y)
-    sizes, starts = clients.sizes[filled, None], clients.offsets[:-1][filled, None]
+    strongest, weakest = _curvature(clients, local)
     for t in range(n_steps):
         if t % DRAWN_AT_ONCE == 0:
             lot = keys.fold(t // DRAWN_AT_ONCE).uniform(DRAWN_AT_ONCE, batch_size)[filled]
-        drawn = starts + (lot[:, t % DRAWN_AT_ONCE] * sizes).astype(np.intp)
-        gradient = row_gradients(
-            loss, clients.X[drawn], y[drawn], coef[filled], local.fit_intercept, local.alpha
-        )
+        now = lot[:, t % DRAWN_AT_ONCE]
+        gradient = drawn_gradients(clients, local, coef[filled], now, filled)
         step = 1.0 / (weakest[filled] * (t + 1) + strongest[filled])
         coef[filled] -= step[:, None] * gradient
         if radius is not None:
@@ -59,11 +63,11 @@ def sgd(
     return coef if iterate == "last" else average
 
 
-def _curvature(clients: Federation, local: LocalLoss, loss: Loss) -> tuple[Floats, Floats]:
+def _curvature(clients: Federation, local: LocalLoss) -> tuple[Floats, Floats]:
     """Curvature of a client's largest row, and the least curvature of its loss, (m,) each."""
     lengths = (clients.X**2).sum(axis=1) + local.fit_intercept
     largest = np.zeros(len(clients))
-    np.maximum.at(largest, clients.owner, lengths * (0.25 if loss == "logistic" else 1.0))
+    np.maximum.at(largest, clients.owner, lengths * local.steepest_row)
     strongest = np.maximum(largest + local.alpha, np.finfo(float).tiny)
     weakest = np.linalg.eigvalsh(local.curvatures())[:, 0]
     return strongest, np.maximum(weakest, LEAST_CONVEXITY * strongest)

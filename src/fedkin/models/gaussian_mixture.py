@@ -18,8 +18,8 @@ from __future__ import annotations
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedkin.arrays import Floats, Indices
 from fedkin.federation import Federation
 from fedkin.models.latent_classes import (
     EMPTY_COMPONENT,
@@ -30,9 +30,8 @@ from fedkin.models.latent_classes import (
     mixture_weights,
     to_posterior,
 )
-from fedkin.models.row_blocks import RowBlocks
+from fedkin.models.row_blocks import Chunk, RowBlocks
 
-Floats = NDArray[np.float64]
 CovarianceType = Literal["identity", "spherical", "diag", "tied"]
 COVARIANCE_TYPES: tuple[str, ...] = get_args(CovarianceType)
 
@@ -41,7 +40,7 @@ COVARIANCE_TYPES: tuple[str, ...] = get_args(CovarianceType)
 # thousandth of the scale, is far above it and below what data measured to three digits can show.
 SMALLEST_VARIANCE_SHARE = 1e-6
 # Rows that differ by less than this share of their distance from zero are equal but for rounding.
-ROUNDING = 64 * np.finfo(float).eps
+SAME_VALUE = 64 * np.finfo(float).eps
 
 
 class Parameters(NamedTuple):
@@ -71,17 +70,26 @@ class Clipped(NamedTuple):
 class Statistics(NamedTuple):
     """What an E-step leaves of a client's rows.
 
-    `counts` (m, ..., R): responsibilities added up. `pulls` (m, ..., R) and `sums` (m, ..., R, d):
-    weights and weighted rows behind the means; pulls are the counts unless rows are clipped.
-    `loglik` (m, ...); `n_rows` (m,). `clipped`: there if rows are clipped and a covariance learnt.
+    `counts` (m, ..., R): responsibilities added up. `packed` (m, ..., R, d + 1): weighted rows and,
+    last, the sum of their weights, which is the count unless rows are clipped. `loglik` (m, ...);
+    `n_rows` (m,). `clipped`: there if rows are clipped and a covariance learnt.
     """
 
     counts: Floats
-    pulls: Floats
-    sums: Floats
+    packed: Floats
     loglik: Floats
     n_rows: Floats
     clipped: Clipped | None = None
+
+    @property
+    def pulls(self) -> Floats:
+        """Weights behind the means, (m, ..., R)."""
+        return self.packed[..., -1]
+
+    @property
+    def sums(self) -> Floats:
+        """Weighted rows behind the means, (m, ..., R, d)."""
+        return self.packed[..., :-1]
 
 
 def prepare(clients: Federation) -> RowBlocks:
@@ -101,28 +109,39 @@ def covariance_kind(parameters: Parameters) -> CovarianceType:
     return kinds[extra]
 
 
+def _variances(parameters: Parameters) -> Floats | None:
+    """Variances of the columns (m, ..., d), or broadcasting to it; None for a tied covariance."""
+    covariance, kind = parameters.covariance, covariance_kind(parameters)
+    n_axes, d = parameters.means.ndim - 2, parameters.means.shape[-1]
+    if covariance is None:
+        return np.ones((*[1] * n_axes, d))
+    if kind == "tied":
+        return None
+    return covariance if kind == "diag" else np.repeat(covariance[..., None], d, axis=-1)
+
+
+def _matrix(parameters: Parameters) -> Floats:
+    """A tied covariance, (m, ..., d, d)."""
+    assert parameters.covariance is not None
+    return parameters.covariance
+
+
 def times_precision(parameters: Parameters, vectors: Floats) -> Floats:
     """Vectors (m, ..., R, d) multiplied by the inverse covariance."""
-    covariance, kind = parameters.covariance, covariance_kind(parameters)
-    if covariance is None:
-        return vectors
-    if kind == "spherical":
-        return vectors / covariance[..., None, None]
-    if kind == "diag":
-        return vectors / covariance[..., None, :]
-    return vectors @ np.linalg.inv(covariance)
+    variances = _variances(parameters)
+    if variances is None:
+        return vectors @ np.linalg.inv(_matrix(parameters))
+    return vectors / variances[..., None, :]
 
 
-def log_determinant(parameters: Parameters) -> Floats:
-    """Log determinant of the covariance, (m, ...) or broadcasting to it."""
-    covariance, kind = parameters.covariance, covariance_kind(parameters)
-    if covariance is None:
-        return np.zeros((1,) * (parameters.means.ndim - 2))
-    if kind == "spherical":
-        return parameters.means.shape[-1] * np.log(covariance)
-    if kind == "diag":
-        return np.log(covariance).sum(axis=-1)
-    return np.asarray(np.linalg.slogdet(covariance)[1])
+def _normalising(rows: RowBlocks, parameters: Parameters) -> Floats:
+    """d log(2 pi) + log determinant of the covariance, (m, ...) or broadcasting to it."""
+    variances = _variances(parameters)
+    if variances is None:
+        log_determinant = np.asarray(np.linalg.slogdet(_matrix(parameters))[1])
+    else:
+        log_determinant = np.log(variances).sum(axis=-1)
+    return rows.n_columns * np.log(2 * np.pi) + log_determinant
 
 
 def _linear_part(rows: RowBlocks, parameters: Parameters) -> tuple[Floats, Floats]:
@@ -141,21 +160,15 @@ def _linear_part(rows: RowBlocks, parameters: Parameters) -> tuple[Floats, Float
     return linear.reshape(*shape[:-1], shape[-1] + 1), logs.reshape(shape[:-1])
 
 
-def _row_lengths(data: Floats, parameters: Parameters, clients: NDArray[np.intp]) -> Floats:
+def _row_lengths(data: Floats, parameters: Parameters, clients: Indices) -> Floats:
     """x' P x of the rows of a chunk, (S or 1, k, width)."""
-    columns, covariance = data[:, :-1], parameters.covariance
-    kind = covariance_kind(parameters)
-    if covariance is None:
-        return np.einsum("kdn,kdn->kn", columns, columns)[None]
-    own = covariance if len(covariance) == 1 else covariance[clients]
-    dims = {"spherical": 0, "diag": 1, "tied": 2}[kind]
-    own = own.reshape(len(own), -1, *own.shape[own.ndim - dims :])
-    if kind == "spherical":
-        return (np.einsum("kdn,kdn->kn", columns, columns)[:, None] / own[..., None]).swapaxes(0, 1)
-    if kind == "diag":
-        return ((1.0 / own) @ columns**2).swapaxes(0, 1)
-    scaled = np.linalg.inv(own) @ columns[:, None]
-    return np.einsum("ksdn,kdn->skn", scaled, columns)
+    columns, variances = data[:, :-1], _variances(parameters)
+    spread = _matrix(parameters) if variances is None else variances
+    own = spread if len(spread) == 1 else spread[clients]
+    if variances is None:
+        scaled = np.linalg.inv(own.reshape(len(own), -1, *own.shape[-2:])) @ columns[:, None]
+        return np.einsum("ksdn,kdn->skn", scaled, columns)
+    return ((1.0 / own.reshape(len(own), -1, own.shape[-1])) @ columns**2).swapaxes(0, 1)
 
 
 # -------------------------------------------------------------------- E-step
@@ -171,12 +184,12 @@ def expect(rows: RowBlocks, parameters: Parameters, clip: float | None = None) -
     """
     linear, logs = _linear_part(rows, parameters)
     m, n_restarts, n_components, size = linear.shape
-    found = np.zeros((m, n_restarts * n_components, size))
+    sums = np.zeros((m, n_restarts * n_components, size))
     counts = np.zeros((m, n_restarts * n_components))
     loglik = np.zeros((m, n_restarts))
     per_row = n_restarts * n_components
     robust = clip is not None and parameters.covariance is not None
-    doubly = np.zeros_like(found) if robust else None
+    doubly = np.zeros_like(sums) if robust else None
     scatter = np.zeros((m, n_restarts, size - 1, size - 1)) if robust else None
     for chunk in rows.chunks(per_row):
         data, who = chunk.data, chunk.clients
@@ -198,20 +211,20 @@ def expect(rows: RowBlocks, parameters: Parameters, clip: float | None = None) -
                 weighted = held.sum(axis=1).swapaxes(0, 1)[:, :, None] * data[:, None, :-1]
                 scatter[who] += weighted @ data[:, None, :-1].swapaxes(-1, -2)
             joint *= clip_factors(joint, length, clip)
-        found[who] += flat @ data.transpose(0, 2, 1)
+        sums[who] += flat @ data.transpose(0, 2, 1)
     lead = parameters.means.shape[1:-1]
-    found = found.reshape(m, *lead, size)
-    pulls = found[..., -1]
+    sums = sums.reshape(m, *lead, size)
+    pulls = sums[..., -1]
     clipped = None
     if doubly is not None and scatter is not None and clip is not None:
         share = clipped_share(clip, size - 1)
-        doubly = doubly.reshape(found.shape) / share
+        doubly = doubly.reshape(sums.shape) / share
         scatter = scatter.reshape(m, *lead[:-1], size - 1, size - 1) / share
         clipped = Clipped(doubly[..., -1], doubly[..., :-1], scatter)
+    sums[..., :-1] += pulls[..., None] * after_client(rows.centre, sums.ndim - 2)
     return Statistics(
         pulls if clip is None else counts.reshape(m, *lead),
-        pulls,
-        found[..., :-1] + pulls[..., None] * after_client(rows.centre, found.ndim - 2),
+        sums,
         _complete(rows, parameters, loglik.reshape(m, *lead[:-1])),
         rows.sizes.astype(float),
         clipped,
@@ -220,79 +233,69 @@ def expect(rows: RowBlocks, parameters: Parameters, clip: float | None = None) -
 
 def _complete(rows: RowBlocks, parameters: Parameters, loglik: Floats) -> Floats:
     """Add what all components of a client share: its rows' x' P x and the normalising constant."""
-    covariance, kind = parameters.covariance, covariance_kind(parameters)
-    n_axes = loglik.ndim - 1
-    if covariance is None:
-        quadratic = after_client(rows.squares.sum(axis=-1), n_axes)
-    elif kind == "spherical":
-        quadratic = after_client(rows.squares.sum(axis=-1), n_axes) / covariance
-    elif kind == "diag":
-        quadratic = (after_client(rows.squares, n_axes) / covariance).sum(axis=-1)
+    n_axes, variances = loglik.ndim - 1, _variances(parameters)
+    if variances is None:
+        precision = np.linalg.inv(_matrix(parameters))
+        quadratic = np.einsum("...ij,...ij->...", after_client(rows.scatter, n_axes), precision)
     else:
-        scatter = after_client(rows.scatter, n_axes)
-        quadratic = np.einsum("...ij,...ij->...", scatter, np.linalg.inv(covariance))
-    constant = rows.n_columns * np.log(2 * np.pi) + log_determinant(parameters)
-    return loglik - 0.5 * (quadratic + after_client(rows.sizes, n_axes) * constant)
+        quadratic = (after_client(rows.squares, n_axes) / variances).sum(axis=-1)
+    constant = after_client(rows.sizes, n_axes) * _normalising(rows, parameters)
+    return loglik - 0.5 * (quadratic + constant)
 
 
-def log_joint(clients: Federation, parameters: Parameters) -> Floats:
+def log_joint(rows: RowBlocks, parameters: Parameters) -> Floats:
     """log(weight * density) of every row under every component, (N, R).
 
     `parameters` without restarts. The log sum over components is a row's log density, the softmax
     its responsibilities.
     """
-    rows = prepare(clients)
     linear, _ = _linear_part(rows, parameters)
-    joint = np.zeros((len(clients.X), linear.shape[2]))
-    constant = rows.n_columns * np.log(2 * np.pi) + log_determinant(parameters)
-    constant = np.broadcast_to(constant, rows.n_clients)[:, None, None]
-    for chunk in rows.chunks(linear.shape[2]):
+    constant = np.broadcast_to(_normalising(rows, parameters), rows.n_clients)[:, None, None]
+
+    def of_chunk(chunk: Chunk) -> Floats:
+        lengths = _row_lengths(chunk.data, parameters, chunk.clients)[0][:, None]
         values = linear[chunk.clients, 0] @ chunk.data
-        values -= 0.5 * _row_lengths(chunk.data, parameters, chunk.clients)[0][:, None]
-        values -= 0.5 * constant[chunk.clients]
-        rows.to_rows(chunk, values, joint, clients.offsets[:-1])
-    return joint
+        return values - 0.5 * (lengths + constant[chunk.clients])
+
+    return rows.row_by_row(of_chunk, linear.shape[2])
 
 
 # -------------------------------------------------------------------- M-step
 
 
-def maximise_means(statistics: Statistics, current: Floats) -> Floats:
+def maximise(packed: Floats, current: Floats) -> Floats:
     """The means that maximise Q; a component without rows keeps its current one."""
-    pulls = statistics.pulls[..., None]
+    sums, pulls = packed[..., :-1], packed[..., -1:]
     alive = pulls > EMPTY_COMPONENT
-    return np.where(alive, statistics.sums / np.where(alive, pulls, 1.0), current)
-
-
-def maximise_weights(statistics: Statistics, current: Floats) -> Floats:
-    """The weights that maximise Q."""
-    return mixture_weights(statistics.counts, current)
-
-
-def gradient(statistics: Statistics, parameters: Parameters) -> Floats:
-    """Gradient of a client's Q (a mean over its rows) at the current means, (m, ..., R, d)."""
-    return times_precision(parameters, ascent_direction(statistics, parameters.means))
+    return np.where(alive, sums / np.where(alive, pulls, 1.0), current)
 
 
 def ascent_direction(statistics: Statistics, means: Floats) -> Floats:
-    """The gradient times the covariance: with the identity it is the gradient itself."""
+    """Gradient of a client's Q (a mean over its rows) times the covariance, (m, ..., R, d).
+
+    Times the covariance, so that the same step C_eta < 2 / weight converges whatever the units of
+    the data; with the identity it is the paper's gradient.
+    """
     pull = statistics.sums - statistics.pulls[..., None] * means
     return pull / after_client(np.maximum(statistics.n_rows, 1.0), means.ndim - 1)
 
 
-def gradient_step(statistics: Statistics, means: Floats, step: Floats) -> Floats:
-    """means + step * direction, Algorithm 1 with step (m, ..., R) = C_eta / initial weight.
+def longest_step(statistics: Statistics) -> Floats:
+    """The step beyond twice which a gradient step diverges, (m, ..., R): 1 / share of the rows."""
+    rows = after_client(np.maximum(statistics.n_rows, 1.0), statistics.pulls.ndim - 1)
+    return 1.0 / np.maximum(statistics.pulls / rows, np.finfo(float).tiny)
 
-    The direction is the gradient times the covariance, so that the same C_eta < 2 converges
-    whatever the units of the data; with the identity this is the paper's step.
+
+def sampling_variance(statistics: Statistics, covariance: Floats | None) -> Floats:
+    """Variance of a coordinate of a component's mean, (m, R); infinite if it has no rows.
+
+    In the metric of the covariance, if None is given for it.
     """
-    return means + step[..., None] * ascent_direction(statistics, means)
-
-
-def step_sizes(initial_weights: Floats, constant: float, n_rows: Floats) -> Floats:
-    """C_eta / weight (B.1), for no weight below that of one row of the client."""
-    one_row = after_client(1.0 / np.maximum(n_rows, 1.0), initial_weights.ndim - 1)
-    return constant / np.maximum(initial_weights, one_row)
+    spread, pulls = np.ones((len(statistics.counts), 1)), statistics.pulls
+    if covariance is not None:
+        spread = covariance.reshape(len(covariance), -1).mean(axis=1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        return np.where(pulls > EMPTY_COMPONENT, spread / pulls, np.inf)
 
 
 def within_scatter(
@@ -324,20 +327,18 @@ def within_scatter(
 def smallest_variance(rows: RowBlocks) -> Floats:
     """What a client's variances must not fall below, (m,)."""
     spread = rows.squares.sum(axis=-1) / np.maximum(rows.sizes * rows.n_columns, 1)
-    rounding = ROUNDING**2 * (rows.centre**2).mean(axis=-1)
+    rounding = SAME_VALUE**2 * (rows.centre**2).mean(axis=-1)
     return SMALLEST_VARIANCE_SHARE * np.where(spread > rounding, spread, 1.0)
 
 
-def covariance_of(
-    scatter: Floats, n_rows: Floats, smallest: Floats, kind: CovarianceType, n_features: int
-) -> Floats:
-    """The most likely covariance with no variance below `smallest` (m,), given the scatter.
+def covariance_of(rows: RowBlocks, scatter: Floats, kind: CovarianceType) -> Floats:
+    """The most likely covariance of every client with no variance below its smallest.
 
-    `n_rows` (m,). A tied matrix has its small eigenvalues raised, which is the constrained maximum.
+    A tied matrix has its small eigenvalues raised, which is the constrained maximum.
     """
-    axes = scatter.ndim - 1
-    rows = after_client(np.maximum(n_rows, 1.0), axes)
-    raw = scatter / (rows * n_features if kind == "spherical" else rows)
+    axes, smallest = scatter.ndim - 1, smallest_variance(rows)
+    n_rows = after_client(np.maximum(rows.sizes, 1.0), axes)
+    raw = scatter / (n_rows * rows.n_columns if kind == "spherical" else n_rows)
     if kind != "tied":
         return np.maximum(raw, after_client(smallest, axes))
     values, vectors = np.linalg.eigh(raw)
@@ -345,19 +346,22 @@ def covariance_of(
     return (vectors * values[..., None, :]) @ vectors.swapaxes(-1, -2)
 
 
+def maximise_covariance(
+    rows: RowBlocks, statistics: Statistics, means: Floats, kind: CovarianceType
+) -> Floats | None:
+    """Every client's own covariance given its means; None for the identity."""
+    if kind == "identity":
+        return None
+    return covariance_of(rows, within_scatter(rows, statistics, means, kind), kind)
+
+
 def em_step(rows: RowBlocks, parameters: Parameters) -> tuple[Parameters, Floats]:
     """One E-step and full M-step at every client, and the log likelihood before it, (m, ...).
 
     The covariance, if there is one, is each client's own.
     """
-    kind = covariance_kind(parameters)
-    found = expect(rows, parameters)
-    means = maximise_means(found, parameters.means)
-    covariance = parameters.covariance
-    if kind != "identity":
-        scatter = within_scatter(rows, found, means, kind)
-        covariance = covariance_of(
-            scatter, found.n_rows, smallest_variance(rows), kind, rows.n_columns
-        )
-    weights = maximise_weights(found, parameters.weights)
-    return Parameters(weights, means, covariance), found.loglik
+    statistics = expect(rows, parameters)
+    means = maximise(statistics.packed, parameters.means)
+    weights = mixture_weights(statistics.counts, parameters.weights)
+    covariance = maximise_covariance(rows, statistics, means, covariance_kind(parameters))
+    return Parameters(weights, means, covariance), statistics.loglik

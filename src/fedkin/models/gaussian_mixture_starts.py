@@ -1,61 +1,35 @@
-"""Where a client's Gaussian mixture may begin, found at the client alone: `local_em`.
+"""Where a client's Gaussian mixture may begin, found at the client alone.
 
-- `init="kmeans++"`: greedy k-means++ seeds (Arthur and Vassilvitskii 2007), restarts side by side,
-  EM from each, the likeliest kept. Which rows become seeds is keyed by the client's name.
-- `init="ward"`: hierarchical clustering of the client's rows, then EM once. No chance involved.
-  With `covariance_type="tied"` this stands in for what R users get from mclust's EEE model.
+- `kmeans_start`: greedy k-means++ seeds (Arthur and Vassilvitskii 2007), restarts side by side.
+  Which rows become seeds is keyed by the client's name.
+- `ward_start`: hierarchical clustering of the client's rows, one start without chance. With a tied
+  covariance EM from there stands in for what R users get from mclust's EEE model.
+
+A client with fewer distinct rows than components gets components that coincide or are empty; one
+without rows gets means at zero and equal weights.
 """
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
-from numpy.typing import NDArray
 
+from fedkin.arrays import Floats, Indices
 from fedkin.models.gaussian_mixture import (
     CovarianceType,
     Parameters,
     Statistics,
-    covariance_of,
-    em_step,
-    maximise_means,
+    maximise,
+    maximise_covariance,
     smallest_variance,
-    within_scatter,
 )
-from fedkin.models.latent_classes import Climb, best_restart, climb, mixture_weights
+from fedkin.models.latent_classes import mixture_weights
 from fedkin.models.row_blocks import CHUNK_ELEMENTS, RowBlocks
 from fedkin.models.ward import ward_labels
 from fedkin.randomness import Keys
 from fedkin.ties import first_least
 
-Floats = NDArray[np.float64]
-Indices = NDArray[np.intp]
-
 # Squared distances below this share of a client's mean square are rounding error, hence zero.
 SAME_ROW_SHARE = 1e-13
-
-
-def local_em(
-    rows: RowBlocks,
-    n_components: int,
-    keys: Keys,
-    n_restarts: int = 10,
-    init: Literal["kmeans++", "ward"] = "kmeans++",
-    covariance_type: CovarianceType = "identity",
-    max_iter: int = 200,
-    tol: float = 1e-6,
-) -> Climb:
-    """Every client's own mixture, as if it were alone; the covariance, if learnt, is its own.
-
-    Stops when a row's mean log likelihood gains less than `tol`. A client with fewer distinct rows
-    than components gets components that coincide or are empty; one without rows gets means at
-    zero and equal weights.
-    """
-    if init == "ward":
-        return climb(rows, ward_start(rows, n_components, covariance_type), em_step, max_iter, tol)
-    start = kmeans_start(rows, n_components, n_restarts, keys, covariance_type)
-    return best_restart(climb(rows, start, em_step, max_iter, tol))
 
 
 # -------------------------------------------------------------------- k-means++
@@ -153,7 +127,7 @@ def _seed_covariance(
 def ward_start(
     rows: RowBlocks, n_components: int, covariance_type: CovarianceType = "tied"
 ) -> Parameters:
-    """M-step from Ward's clusters of a client's rows; one site after another, not a hot path."""
+    """M-step (m, 1, ...) from Ward's clusters of a client's rows, one site after another."""
     m, d = rows.n_clients, rows.n_columns
     units = _units(rows)
     counts = np.zeros((m, n_components))
@@ -161,17 +135,13 @@ def ward_start(
     for block in rows.blocks:
         for data, n, k in zip(block.data, block.sizes, block.clients):
             own = data[:-1, :n].T
-            labels = ward_labels(own / units[k], n_components)
-            chosen = np.eye(n_components)[labels]
+            chosen = np.eye(n_components)[ward_labels(own / units[k], n_components)]
             counts[k], sums[k] = chosen.sum(axis=0), chosen.T @ own
     sums += counts[..., None] * rows.centre[:, None]
-    found = Statistics(counts, counts, sums, np.zeros(m), rows.sizes.astype(float))
-    means = maximise_means(found, np.broadcast_to(rows.centre[:, None], sums.shape))
+    packed = np.append(sums, counts[..., None], axis=-1)
+    statistics = Statistics(counts, packed, np.zeros(m), rows.sizes.astype(float))
+    means = maximise(packed, np.broadcast_to(rows.centre[:, None], sums.shape))
     weights = mixture_weights(counts, np.full((m, n_components), 1.0 / n_components))
-    if covariance_type == "identity":
-        return Parameters(weights, means)
-    scatter = within_scatter(rows, found, means, covariance_type)
-    floor = smallest_variance(rows)
-    return Parameters(
-        weights, means, covariance_of(scatter, found.n_rows, floor, covariance_type, d)
-    )
+    covariance = maximise_covariance(rows, statistics, means, covariance_type)
+    own_covariance = None if covariance is None else covariance[:, None]
+    return Parameters(weights[:, None], means[:, None], own_covariance)

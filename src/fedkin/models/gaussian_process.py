@@ -1,6 +1,6 @@
 """Exact log marginal likelihood of Gaussian processes and its gradient, batched over clients.
 
-With K the covariance of a client's n standardised outcomes y and a = inv(K) y,
+With K the covariance of a client's n standardised targets y and a = inv(K) y,
 
     value = (y'a + log det K + n log 2 pi) / 2,    d value = tr[(inv(K) - a a') dK] / 2.
 
@@ -9,7 +9,7 @@ times dk/d(log length) / (z_i - z_j)^2 elementwise and r its row sums,
 
     d value / d log length_l = sum_i r_i z_il^2 - z_l' W z_l.
 
-Clients are packed into buckets of similar size; padding is a unit diagonal and a zero outcome,
+Clients are packed into buckets of similar size; padding is a unit diagonal and a zero target,
 which adds nothing. Factor and inverse are LAPACK's potrf and potri, client by client; everything
 else is batched in chunks that stay in cache. A covariance that is not positive definite gets a
 growing jitter, which is recorded.
@@ -17,21 +17,20 @@ growing jitter, which is recorded.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dpotri, dpotrs
+from scipy.special import logsumexp
 
+from fedkin.arrays import Floats
 from fedkin.models.gp_rows import Packed, Prepared
 from fedkin.models.kernels import Fast, Form, from_spec
 from fedkin.threads import one_thread
 
-Floats = NDArray[np.float64]
-Indices = NDArray[np.intp]
-
 # Doubles of one covariance array handled at once: a few of them fit into the second-level cache.
-CHUNK_ELEMENTS = 1 << 16
+COVARIANCE_ELEMENTS = 1 << 16
 # Up to this many features squared distances are summed difference by difference, which is exact
 # for repeated rows; above it one matrix product is faster.
 DIRECT_FEATURES = 4
@@ -57,20 +56,33 @@ def evaluate(data: Prepared, form: Form, theta: Floats) -> Evaluation:
     theta = np.broadcast_to(theta, (m, len(form.start)))
     value, gradient, jitter = np.zeros(m), np.zeros(theta.shape), np.zeros(m)
     for pack in data.packs:
-        found = evaluate_pack(pack, form, theta[pack.owner])
-        np.add.at(value, pack.owner, found.value)
-        np.add.at(gradient, pack.owner, found.gradient)
-        np.maximum.at(jitter, pack.owner, found.jitter)
+        pieces = _evaluate_pack(pack, form, theta[pack.owner])
+        np.add.at(value, pack.owner, pieces.value)
+        np.add.at(gradient, pack.owner, pieces.gradient)
+        np.maximum.at(jitter, pack.owner, pieces.jitter)
     return Evaluation(value, gradient, jitter)
 
 
-def evaluate_pack(pack: Packed, form: Form, theta: Floats) -> Evaluation:
-    """The same for the pieces of one bucket, theta (k, p)."""
+def evaluate_each(data: Prepared, form: Form, theta: Floats) -> Evaluation:
+    """Values (m, P), gradients (m, P, p) and largest jitters (m,) under each of P priors (P, p)."""
+    value, gradient, jitter = zip(*(evaluate(data, form, prior) for prior in theta))
+    return Evaluation(np.stack(value, axis=1), np.stack(gradient, axis=1), np.max(jitter, axis=0))
+
+
+def prior_responsibilities(value: Floats, log_weights: Floats) -> tuple[Floats, Floats]:
+    """Log likelihood (m,) under a mixture of priors, and each prior's share in it (m, P)."""
+    joint = log_weights - value
+    loglik = logsumexp(joint, axis=1, keepdims=True)
+    return loglik[:, 0], np.exp(joint - loglik)
+
+
+def _evaluate_pack(pack: Packed, form: Form, theta: Floats) -> Evaluation:
+    """Negative log likelihoods, gradients and jitters of the pieces of one bucket, theta (k, p)."""
     width = pack.y.shape[1]
     with one_thread(width):
         if form.fast is None:
             return _generic(pack, form, theta)
-        step = max(1, CHUNK_ELEMENTS // width**2)
+        step = max(1, COVARIANCE_ELEMENTS // width**2)
         full = form.fast.fill(theta)
         parts = [
             _fast(pack.part(slice(b, b + step)), form.fast, full[b : b + step])
@@ -181,16 +193,10 @@ def _gram(basis: Floats) -> Floats:
     return np.matmul(basis.transpose(0, 2, 1), basis)
 
 
-_UPPER: dict[int, Floats] = {}
-
-
+@lru_cache(maxsize=64)
 def _upper(width: int) -> Floats:
-    """Ones strictly above the diagonal; the last few widths are kept."""
-    if width not in _UPPER:
-        if len(_UPPER) > 64:
-            _UPPER.clear()
-        _UPPER[width] = np.triu(np.ones((width, width)), 1)
-    return _UPPER[width]
+    """Ones strictly above the diagonal; to be read only."""
+    return np.triu(np.ones((width, width)), 1)
 
 
 def _diagonal(matrices: Floats) -> Floats:
@@ -250,19 +256,21 @@ def _generic(pack: Packed, form: Form, theta: Floats) -> Evaluation:
         covariance, slopes = kernel.clone_with_theta(theta[k])(X, eval_gradient=True)
         if pack.basis.shape[1]:
             covariance = covariance + pack.basis[k, :, :n].T @ pack.basis[k, :, :n]
-        results.append(_likelihood(covariance, slopes, y))
-    value, gradient, jitter = map(np.array, zip(*results))
-    return Evaluation(value, gradient.reshape(theta.shape), jitter)
+        value, weight, jitter = likelihood(covariance, y)
+        results.append((value, 0.5 * np.einsum("ij,ijp->p", weight, slopes), jitter))
+    values, gradients, jitters = map(np.array, zip(*results))
+    return Evaluation(values, gradients.reshape(theta.shape), jitters)
 
 
-def _likelihood(covariance: Floats, slopes: Floats, y: Floats) -> tuple[float, Floats, float]:
+def likelihood(covariance: Floats, y: Floats) -> tuple[float, Floats, float]:
+    """Negative log likelihood of one client, inv(K) - aa' (n, n), and the jitter it took."""
     factor, jitter = cholesky(covariance)
     alpha = dpotrs(factor, y, 1)[0]
     inverse = dpotri(factor, 1)[0]
-    inverse = np.tril(inverse) + np.tril(inverse, -1).T
     log_det = 2.0 * np.log(np.diagonal(factor)).sum()
     value = 0.5 * (y @ alpha + log_det + len(y) * LOG_2PI)
-    return value, 0.5 * np.einsum("ij,ijp->p", inverse - np.outer(alpha, alpha), slopes), jitter
+    weight = np.tril(inverse) + np.tril(inverse, -1).T - np.outer(alpha, alpha)
+    return value, weight, jitter
 
 
 def cholesky(covariance: Floats) -> tuple[Floats, float]:

@@ -8,21 +8,19 @@ from a random subset.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
+from scipy.spatial import KDTree
+from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
 
+from fedkin.arrays import Floats, Indices
 from fedkin.models.gaussian_process import LOG_2PI, cholesky, correlation, squared_distances
 from fedkin.models.gp_rows import basis_at
 from fedkin.models.kernels import Form, from_spec
-
-Floats = NDArray[np.float64]
 
 # Rows that a point of a large site is predicted from.
 NEIGHBOURS = 100
@@ -37,8 +35,6 @@ def covariance(form: Form, theta: Floats, A: Floats, B: Floats) -> Floats:
     if form.fast is None:
         kernel = from_spec(form.spec).clone_with_theta(theta)
         return np.asarray(kernel(A, B))
-    from scipy.spatial.distance import cdist
-
     full = form.fast.fill(theta)
     lengths = np.exp(full[1:-1])
     square = cdist(A / lengths, B / lengths, "sqeuclidean")
@@ -46,7 +42,7 @@ def covariance(form: Form, theta: Floats, A: Floats, B: Floats) -> Floats:
 
 
 def own_covariance(form: Form, theta: Floats, X: Floats) -> Floats:
-    """Covariance of new outcomes at rows X, noise on the diagonal."""
+    """Covariance of new targets at rows X, noise on the diagonal."""
     if form.fast is None:
         kernel = from_spec(form.spec).clone_with_theta(theta)
         return np.asarray(kernel(X))
@@ -55,7 +51,7 @@ def own_covariance(form: Form, theta: Floats, X: Floats) -> Floats:
 
 
 def prior_variance(form: Form, theta: Floats, X: Floats) -> Floats:
-    """Variance of a new outcome at every row, noise included."""
+    """Variance of a new target at every row, noise included."""
     if form.fast is None:
         return np.asarray(from_spec(form.spec).clone_with_theta(theta).diag(X))
     full = form.fast.fill(theta)
@@ -63,58 +59,11 @@ def prior_variance(form: Form, theta: Floats, X: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class Independent:
-    """Outcomes that are independent given a mean and a standard deviation at every row."""
-
-    moments: Callable[[Floats], tuple[Floats, Floats]]
-
-    def predict(self, X: Floats) -> tuple[Floats, Floats]:
-        """Mean and standard deviation of new outcomes."""
-        return self.moments(X)
-
-    def log_density(self, X: Floats, y: Floats) -> Floats:
-        """Log predictive density of every outcome."""
-        mean, std = self.moments(X)
-        density: Floats = -0.5 * (LOG_2PI + ((y - mean) / std) ** 2) - np.log(std)
-        return density
-
-    def sample(self, X: Floats, n_samples: int, rng: np.random.Generator) -> Floats:
-        """Samples, (n, n_samples)."""
-        mean, std = self.moments(X)
-        return mean[:, None] + std[:, None] * rng.normal(size=(len(X), n_samples))
-
-
-@dataclass(frozen=True)
-class Rescaled:
-    """A curve of standardised outcomes in a site's own units."""
-
-    curve: SiteCurve
-    location: float
-    scale: float
-
-    def predict(self, X: Floats) -> tuple[Floats, Floats]:
-        """Mean and standard deviation of new outcomes."""
-        mean, std = self.curve.predict(X)
-        return self.location + self.scale * mean, self.scale * std
-
-    def log_density(self, X: Floats, y: Floats) -> Floats:
-        """Log predictive density of every outcome."""
-        standard = (y - self.location) / self.scale
-        density: Floats = self.curve.log_density(X, standard) - np.log(self.scale)
-        return density
-
-    def sample(self, X: Floats, n_samples: int, rng: np.random.Generator) -> Floats:
-        """Joint samples, (n, n_samples)."""
-        drawn: Floats = self.location + self.scale * self.curve.sample(X, n_samples, rng)
-        return drawn
-
-
-@dataclass(frozen=True)
 class SiteCurve:
     """One site's rows with the priors it uses: `theta` (P, p) with `weights` (P,).
 
-    `location` and `scale` turn standardised outcomes into the site's; for a mean function `frame`
-    (2, d) is centre and spread of its features and `size` that of its standardised outcomes.
+    `location` and `scale` turn standardised targets into the site's; for a mean function `frame`
+    (2, d) is centre and spread of its features and `size` that of its standardised targets.
     """
 
     form: Form
@@ -138,26 +87,25 @@ class SiteCurve:
         return len(self.X) > self.max_points
 
     @cached_property
-    def outcome(self) -> Floats:
-        """Standardised outcomes."""
+    def target(self) -> Floats:
+        """Standardised targets."""
         return (self.y - self.location) / self.scale
 
     def moments(self, X: Floats) -> tuple[Floats, Floats]:
-        """Means and variances of new outcomes under each prior, (P, n), in the site's units."""
-        found = [self._standard(theta, X) for theta in self.theta]
-        mean, variance = (np.array(part) for part in zip(*found))
+        """Means and variances of new targets under each prior, (P, n), in the site's units."""
+        mean, variance = map(np.array, zip(*(self._standard(theta, X) for theta in self.theta)))
         variance = self.scale**2 * variance + self.between
         return self.location + self.scale * mean, variance
 
     def predict(self, X: Floats) -> tuple[Floats, Floats]:
-        """Mean and standard deviation of new outcomes."""
+        """Mean and standard deviation of new targets."""
         mean, variance = self.moments(X)
         centre = self.weights @ mean
         spread = self.weights @ (variance + (mean - centre) ** 2)
         return centre, np.sqrt(spread)
 
     def log_density(self, X: Floats, y: Floats) -> Floats:
-        """Log predictive density of every outcome by itself."""
+        """Log predictive density of every target by itself."""
         mean, variance = self.moments(X)
         logs = -0.5 * (LOG_2PI + np.log(variance) + (y - mean) ** 2 / variance)
         density: Floats = logsumexp(logs, axis=0, b=self.weights[:, None])
@@ -191,11 +139,11 @@ class SiteCurve:
 
     @cached_property
     def _kept(self) -> tuple[Floats, Floats]:
-        """Rows and standardised outcomes the exact formula uses."""
+        """Rows and standardised targets that the exact formula uses."""
         if not self.approximate:
-            return self.X, self.outcome
+            return self.X, self.target
         chosen = np.random.default_rng(len(self.X)).permutation(len(self.X))[: self.max_points]
-        return self.X[chosen], self.outcome[chosen]
+        return self.X[chosen], self.target[chosen]
 
     def _standard(self, theta: Floats, X: Floats) -> tuple[Floats, Floats]:
         prior = self._prior(theta, X)
@@ -204,12 +152,16 @@ class SiteCurve:
         if self.approximate and self.large == "neighbours":
             mean, variance = self._by_neighbours(theta, X, prior)
         else:
-            weights, factor = self._factor(theta)
-            cross = self._cross(theta, X, self._kept[0])
-            mean = cross @ weights
-            explained = solve_triangular(factor, cross.T, lower=True, check_finite=False)
+            mean, explained = self._from_kept(theta, X)
             variance = prior - (explained**2).sum(axis=0)
         return mean, np.maximum(variance, LEAST_VARIANCE * prior)
+
+    def _from_kept(self, theta: Floats, X: Floats) -> tuple[Floats, Floats]:
+        """Means (n,) given the rows kept, and the root of the covariance they explain (kept, n)."""
+        weights, factor = self._factor(theta)
+        cross = self._cross(theta, X, self._kept[0])
+        explained = solve_triangular(factor, cross.T, lower=True, check_finite=False)
+        return cross @ weights, explained
 
     @cached_property
     def _factors(self) -> dict[bytes, tuple[Floats, Floats]]:
@@ -229,10 +181,8 @@ class SiteCurve:
     def _draw(self, theta: Floats, X: Floats, count: int, rng: np.random.Generator) -> Floats:
         spread, mean = self._own(theta, X), np.zeros(len(X))
         if len(self.X):
-            weights, factor = self._factor(theta)
-            cross = self._cross(theta, X, self._kept[0])
-            explained = solve_triangular(factor, cross.T, lower=True)
-            mean, spread = cross @ weights, spread - explained.T @ explained
+            mean, explained = self._from_kept(theta, X)
+            spread = spread - explained.T @ explained
         root, _ = cholesky(spread)
         return mean[:, None] + root @ rng.normal(size=(len(X), count))
 
@@ -240,13 +190,11 @@ class SiteCurve:
 
     def _by_neighbours(self, theta: Floats, X: Floats, prior: Floats) -> tuple[Floats, Floats]:
         """Every point from the rows nearest to it in units of the length scales."""
-        from scipy.spatial import cKDTree
-
         lengths = np.ones(X.shape[1])
         if self.form.fast is not None:
             lengths = lengths * np.exp(self.form.fast.fill(theta)[1:-1])
         n_near = min(NEIGHBOURS, len(self.X))
-        near = cKDTree(self.X / lengths).query(X / lengths, k=[*range(1, n_near + 1)])[1]
+        near = KDTree(self.X / lengths).query(X / lengths, k=[*range(1, n_near + 1)])[1]
         mean, variance = np.empty(len(X)), np.empty(len(X))
         for begin in range(0, len(X), POINT_BLOCK):
             block = slice(begin, begin + POINT_BLOCK)
@@ -254,18 +202,16 @@ class SiteCurve:
         return mean, variance
 
     def _local(
-        self, theta: Floats, X: Floats, near: NDArray[Any], prior: Floats
+        self, theta: Floats, X: Floats, near: Indices, prior: Floats
     ) -> tuple[Floats, Floats]:
         """Kriging from a few rows for each point (t, rows), batched over points."""
         inside, cross = self._local_covariances(theta, X, near)
-        y = self.outcome[near]
+        y = self.target[near]
         solved = np.linalg.solve(inside, np.stack([cross, y], axis=2))
         mean = np.einsum("tn,tn->t", cross, solved[:, :, 1])
         return mean, prior - np.einsum("tn,tn->t", cross, solved[:, :, 0])
 
-    def _local_covariances(
-        self, theta: Floats, X: Floats, near: NDArray[Any]
-    ) -> tuple[Floats, Floats]:
+    def _local_covariances(self, theta: Floats, X: Floats, near: Indices) -> tuple[Floats, Floats]:
         if self.form.fast is None:
             inside = np.array([self._own(theta, self.X[rows]) for rows in near])
             cross = [self._cross(theta, x[None], self.X[rows])[0] for x, rows in zip(X, near)]

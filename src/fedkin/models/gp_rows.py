@@ -6,21 +6,19 @@ likelihoods are added.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedkin.arrays import Bools, Floats, Indices
 from fedkin.federation import Federation
 from fedkin.randomness import name_keys, row_uniforms
 
-Floats = NDArray[np.float64]
-Indices = NDArray[np.intp]
 Normalize = bool | Literal["mean"]
 
 # Standard deviation of the vague prior on the coefficients of a mean function, in units of the
-# size (root mean square) of a client's outcomes.
+# size (root mean square) of a client's targets.
 MEAN_PRIOR = 10.0
 
 
@@ -39,9 +37,9 @@ class Packed(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """What derives from the data of m clients: packed pieces and the outcome's standardisation.
+    """What derives from the data of m clients: packed pieces and the target's standardisation.
 
-    Clients whose outcome does not vary tell nothing of a standardised curve: `rows` is 0 there
+    Clients whose target does not vary tell nothing of a standardised curve: `rows` is 0 there
     and they have no pieces.
     """
 
@@ -68,29 +66,27 @@ def prepare(
 ) -> Prepared:
     """Standardise, cut clients of more than `max_points` rows into random pieces, and pack."""
     if clients.y is None:
-        raise ValueError("a Gaussian process needs an outcome y at every site")
+        raise ValueError("a Gaussian process needs a target y at every site")
     location, scale, varies = standardisation(clients, normalize_y, mean)
-    y = (clients.y - location[clients.owner]) / scale[clients.owner]
+    y = standardised(clients, location, scale)
     basis = mean_basis(clients, y, mean)
-    pieces, owner = _pieces(clients, y, basis, max_points)
-    packs = []
-    d = clients.n_features
-    for bucket in pieces.buckets():
-        keep = varies[owner[bucket.clients]]
-        block = Packed(
-            owner[bucket.clients],
-            bucket.pack(pieces.X[:, :d]),
-            bucket.pack(pieces.y if pieces.y is not None else np.empty(0)),
-            bucket.sizes,
-            bucket.pack(pieces.X[:, d:]) if basis.shape[1] else np.zeros((len(keep), 0, 0)),
-        )
-        packs.append(block if keep.all() else block.part(keep))
     rows = np.where(varies, clients.sizes, 0).astype(np.float64)
-    return Prepared(tuple(p for p in packs if len(p.owner)), rows, location, scale)
+    packs = (pack.part(varies[pack.owner]) for pack in _packs(clients, y, basis, max_points))
+    return Prepared(tuple(pack for pack in packs if len(pack.owner)), rows, location, scale)
+
+
+def _packs(clients: Federation, y: Floats, basis: Floats, max_points: int) -> Iterator[Packed]:
+    """All clients' pieces, by size."""
+    pieces, owner = _pieces(clients, y, basis, max_points)
+    assert pieces.y is not None
+    for bucket in pieces.buckets():
+        rows, target = bucket.pack(pieces.X), bucket.pack(pieces.y)
+        X, columns = rows[:, : clients.n_features], rows[:, clients.n_features :]
+        yield Packed(owner[bucket.clients], X, target, bucket.sizes, columns)
 
 
 def centres_only(normalize_y: Normalize, mean: str) -> bool:
-    """Whether outcomes are centred and not scaled: asked for, or because a mean is fitted.
+    """Whether targets are centred and not scaled: asked for, or because a mean is fitted.
 
     With a vague prior on its mean a curve does not care where zero is, but rounding does.
     """
@@ -99,8 +95,8 @@ def centres_only(normalize_y: Normalize, mean: str) -> bool:
 
 def standardisation(
     clients: Federation, normalize_y: Normalize, mean: str = "zero"
-) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """Location and scale (m,) of every client's outcome, and whether it can be learnt from.
+) -> tuple[Floats, Floats, Bools]:
+    """Location and scale (m,) of every client's target, and whether it can be learnt from.
 
     `normalize_y` is True (own mean and standard deviation), "mean" (own mean only) or False.
     """
@@ -108,15 +104,21 @@ def standardisation(
     centred = centres_only(normalize_y, mean)
     if normalize_y is False and not centred:
         return np.zeros(m), np.ones(m), clients.sizes > 0
-    location, spread = outcome_moments(clients)
+    location, spread = target_moments(clients)
     if centred:
         return location, np.ones(m), clients.sizes > 1
     varies = spread > 1e-12 * np.maximum(np.abs(location), 1e-300)
     return location, np.where(varies, spread, 1.0), varies
 
 
-def outcome_moments(clients: Federation) -> tuple[Floats, Floats]:
-    """Mean and standard deviation of every client's outcome, (m,)."""
+def standardised(clients: Federation, location: Floats, scale: Floats) -> Floats:
+    """The target of every row less its client's location (m,), over its scale (m,)."""
+    assert clients.y is not None
+    return (clients.y - location[clients.owner]) / scale[clients.owner]
+
+
+def target_moments(clients: Federation) -> tuple[Floats, Floats]:
+    """Mean and standard deviation of every client's target, (m,)."""
     assert clients.y is not None
     location = _means(clients, clients.y[:, None])[:, 0]
     squares = (clients.y - location[clients.owner]) ** 2
@@ -145,17 +147,17 @@ def coarse(location: Floats, spread: Floats) -> tuple[Floats, Floats]:
 def mean_basis(clients: Federation, y: Floats, mean: str) -> Floats:
     """Columns of the mean function times the standard deviation of their prior, (N, q).
 
-    `y` are the outcomes as the process sees them, standardised or not.
+    `y` are the targets as the process sees them, standardised or not.
     """
     if mean == "zero":
         return np.zeros((len(clients.X), 0))
     centre, spread = input_frame(clients)
     owner = clients.owner
-    return basis_at(clients.X, centre[owner], spread[owner], mean, outcome_size(clients, y)[owner])
+    return basis_at(clients.X, centre[owner], spread[owner], mean, target_size(clients, y)[owner])
 
 
-def outcome_size(clients: Federation, y: Floats) -> Floats:
-    """Root mean square of every client's outcomes y, 1 where they are 0, (m,)."""
+def target_size(clients: Federation, y: Floats) -> Floats:
+    """Root mean square of every client's targets y, 1 where they are 0, (m,)."""
     size = np.sqrt(_means(clients, y[:, None] ** 2)[:, 0])
     return np.where(size > 0, size, 1.0)
 
@@ -170,7 +172,7 @@ def input_frame(clients: Federation) -> tuple[Floats, Floats]:
 def basis_at(
     X: Floats, centre: Floats, spread: Floats, mean: str, size: Floats | float = 1.0
 ) -> Floats:
-    """The same columns at any rows of a client whose outcomes have that size."""
+    """Columns of the mean function at any rows of a client whose targets have that size."""
     ones = np.full((len(X), 1), MEAN_PRIOR) * np.reshape(size, (-1, 1))
     if mean == "constant":
         return ones

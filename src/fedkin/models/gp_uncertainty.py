@@ -9,21 +9,19 @@ sampling from Laplace's approximation, with a sequence of low discrepancy instea
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import ndtri
+from scipy.special import ndtri, softmax
 
+from fedkin.arrays import Floats
 from fedkin.models.gaussian_process import evaluate
 from fedkin.models.gp_rows import Prepared
 from fedkin.models.kernels import Form
-
-Floats = NDArray[np.float64]
 
 # Points of a cloud; 64 gave the same scores on the multi-fidelity functions.
 CLOUD = 32
 # Clouds are wider than the curvature at the mode says: posteriors of variances have long tails.
 WIDER = 1.2
 # Step of the finite differences of the gradient, in log-parameters.
-STEP = 1e-3
+DIFFERENCE_STEP = 1e-3
 # Points that count for less than this are left out.
 LEAST_WEIGHT = 1e-4
 
@@ -40,22 +38,25 @@ def cloud(
         away = (theta - centre) / spread
         return -float(evaluate(data, form, theta).value[0]) - 0.5 * float(away @ away)
 
-    units = STEP * np.eye(len(mode))
-    curvature = np.array([(slope(mode + u) - slope(mode - u)) / (2 * STEP) for u in units])
+    units = DIFFERENCE_STEP * np.eye(len(mode))
+    changes = np.array([slope(mode + unit) - slope(mode - unit) for unit in units])
+    curvature = changes / (2 * DIFFERENCE_STEP)
     values, vectors = np.linalg.eigh(0.5 * (curvature + curvature.T))
     # The rows cannot know less than the prior; at a bound the curvature may say otherwise.
     deviations = WIDER / np.sqrt(np.maximum(values, spread**-2))
     draws = spaced_normals(CLOUD, len(mode))
     points = np.clip(mode + (draws * deviations) @ vectors.T, form.lower, form.upper)
     logs = np.array([log_posterior(theta) for theta in points]) + 0.5 * (draws**2).sum(axis=1)
-    weights = np.exp(logs - logs.max())
-    weights /= weights.sum()
+    weights = softmax(logs)
     kept = weights >= LEAST_WEIGHT
     return points[kept], weights[kept] / weights[kept].sum()
 
 
 def spaced_normals(n: int, d: int) -> Floats:
-    """n points of d standard normals that fill space evenly (additive recurrence, Roberts 2018)."""
+    """n points of d standard normals that fill space evenly (additive recurrence, Roberts 2018).
+
+    SciPy's sequences are others, and with them every average over a cloud would be another.
+    """
     ratio = 2.0
     for _ in range(60):  # the positive root of ratio^(d + 1) = ratio + 1
         ratio = (1.0 + ratio) ** (1.0 / (d + 1))

@@ -13,11 +13,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from scipy.special import log_softmax, logsumexp
 
+from fedkin.arrays import Floats
 from fedkin.models.latent_classes import EMPTY_COMPONENT, log_weights
-
-Floats = NDArray[np.float64]
 
 
 class Shared(NamedTuple):
@@ -52,47 +51,41 @@ def log_density(X: Floats, shared: Shared) -> Floats:
     return -0.5 * (length + X.shape[1] * np.log(2 * np.pi)) - halves
 
 
-def log_pairs(X: Floats, Z: Floats, y: Floats, weights: Floats, shared: Shared) -> Floats:
-    """log(weight * density) of every row under every pair, (n, M, R); Z is (x, [1])."""
-    residual = (y[:, None] - Z @ shared.coef.T) / shared.sigma
-    outcome = -0.5 * (residual**2 + np.log(2 * np.pi)) - np.log(shared.sigma)
-    return log_density(X, shared)[:, :, None] + outcome[:, None] + log_weights(weights)
-
-
 def log_shares(X: Floats, weights: Floats, shared: Shared) -> Floats:
     """Log probability of every regression given x alone, (n, R).
 
     `weights` (M, R), or (n, M, R) for rows of several clients.
     """
-    joint = np.logaddexp.reduce(log_density(X, shared)[:, :, None] + log_weights(weights), axis=1)
-    shares: Floats = joint - np.logaddexp.reduce(joint, axis=1)[:, None]
-    return shares
+    joint = logsumexp(log_density(X, shared)[:, :, None] + log_weights(weights), axis=1)
+    return log_softmax(joint, axis=1)
 
 
-def expect(X: Floats, Z: Floats, y: Floats, weights: Floats, shared: Shared) -> Sums:
+def expect(X: Floats, y: Floats, weights: Floats, shared: Shared, fit_intercept: bool) -> Sums:
     """The E-step of one site."""
-    if not len(X):
-        d, size = X.shape[1], Z.shape[1] + 1
-        moments, packed = (len(shared.centers), 1 + d + d * d), size * (size + 1) // 2 + 1
-        return Sums(
-            np.zeros_like(weights), np.zeros(moments), np.zeros((len(shared.coef), packed)), 0.0
-        )
-    joint = log_pairs(X, Z, y, weights, shared)
-    top = joint.max(axis=(1, 2), keepdims=True)
-    joint = np.exp(joint - top)
-    total = joint.sum(axis=(1, 2), keepdims=True)
-    share = joint / total
-    rows = np.concatenate([Z, y[:, None]], axis=1)
-    upper = np.triu_indices(rows.shape[1])
-    products = np.concatenate([rows[:, upper[0]] * rows[:, upper[1]], np.ones((len(y), 1))], axis=1)
-    squares = (X[:, :, None] * X[:, None]).reshape(len(X), -1)
-    features = np.concatenate([np.ones((len(X), 1)), X, squares], axis=1)
+    rows = np.concatenate([X, np.ones((len(X), int(fit_intercept))), y[:, None]], axis=1)
+    residual = (y[:, None] - rows[:, :-1] @ shared.coef.T) / shared.sigma
+    of_y = -0.5 * (residual**2 + np.log(2 * np.pi)) - np.log(shared.sigma)
+    joint = log_density(X, shared)[:, :, None] + of_y[:, None] + log_weights(weights)
+    total = logsumexp(joint.reshape(len(X), weights.size), axis=1)
+    share = np.exp(joint - total[:, None, None])
     return Sums(
         share.sum(axis=0),
-        share.sum(axis=2).T @ features,
-        share.sum(axis=1).T @ products,
-        float((top + np.log(total)).sum()),
+        share.sum(axis=2).T @ moment_rows(X),
+        share.sum(axis=1).T @ _products(rows),
+        float(total.sum()),
     )
+
+
+def moment_rows(X: Floats) -> Floats:
+    """1, x and the products of x of every row, (n, 1 + d + d d)."""
+    products = (X[:, :, None] * X[:, None]).reshape(len(X), X.shape[1] ** 2)
+    return np.concatenate([np.ones((len(X), 1)), X, products], axis=1)
+
+
+def _products(rows: Floats) -> Floats:
+    """Products of all columns of rows (x, [1], y), packed, and 1, (n, q)."""
+    left, right = np.triu_indices(rows.shape[1])
+    return np.concatenate([rows[:, left] * rows[:, right], np.ones((len(rows), 1))], axis=1)
 
 
 def maximise_x(moments: Floats, current: Shared, smallest: float) -> tuple[Floats, Floats]:

@@ -4,18 +4,18 @@ A kernel travels and is saved as nested dictionaries of words and numbers that n
 scikit-learn's kernels and their parameters; it is looked up, never evaluated. Its free
 parameters are logarithms in scikit-learn's own order (`theta`). A scale times an RBF or
 Matern-1/2, 3/2, 5/2 correlation plus noise, in any order and with parts left out, is recognised
-as the fast family and needs no scikit-learn; every other kernel goes through its own gradient.
+as the fast family and has formulas of its own; every other kernel goes through its own gradient.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from fedkin.arrays import Bools, Floats, Indices
+
 Spec = Mapping[str, Any]
 
 # What may be named, and with which numbers. Everything else is refused.
@@ -37,8 +37,8 @@ PARTS: dict[str, tuple[str, ...]] = {
 # scikit-learn's name of a part where the grammar needs another.
 ATTRIBUTES = {"base": "kernel"}
 UNBOUNDED = {"nu", "exponent"}
-DEFAULT_BOUNDS = (1e-5, 1e5)
-SMOOTHNESS = (0.5, 1.5, 2.5, np.inf)
+# Smoothness of the Matern correlations that have a formula; infinite is RBF.
+FAST_SMOOTHNESS = (0.5, 1.5, 2.5, np.inf)
 # Bounds of the default kernel: scale, length scale in units of the feature's spread, noise.
 SCALE_BOUNDS = (1e-4, 1e4)
 LENGTH_BOUNDS = (1e-2, 1e4)
@@ -57,7 +57,7 @@ class Fast(NamedTuple):
 
     smoothness: float
     full: Floats
-    free: NDArray[np.intp]
+    free: Indices
 
     def fill(self, theta: Floats) -> Floats:
         """All log-parameters (..., q) from the free ones (..., p)."""
@@ -77,32 +77,23 @@ class Form(NamedTuple):
     fast: Fast | None
 
     @property
-    def is_scale(self) -> NDArray[np.bool_]:
+    def is_scale(self) -> Bools:
         """Which parameters are variances of the signal, (p,)."""
         return np.array([name == "constant_value" for name in self.names], dtype=bool)
 
 
 def default_spec(spread: Floats, variance: float = 1.0) -> Spec:
-    """ARD RBF times scale plus noise for outcomes of that variance.
+    """ARD RBF times scale plus noise for targets of that variance.
 
     Length scales start at the features' spread times the root of their number.
     """
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+
     spread = np.where(spread > 0, spread, 1.0)
-    length = spread * np.sqrt(len(spread))
-    bounds = [[float(s * low) for low in LENGTH_BOUNDS] for s in spread]
-    signal = {
-        "kernel": "Product",
-        "k1": _leaf("ConstantKernel", variance, [variance * bound for bound in SCALE_BOUNDS]),
-        "k2": _leaf("RBF", [float(v) for v in length], bounds),
-    }
-    quiet = [variance * bound for bound in NOISE_BOUNDS]
-    noise = _leaf("WhiteKernel", variance * DEFAULT_NOISE, quiet)
-    return {"kernel": "Sum", "k1": signal, "k2": noise}
-
-
-def _leaf(kind: str, value: Any, bounds: Any) -> dict[str, Any]:
-    name = NUMBERS[kind][0]
-    return {"kernel": kind, name: value, f"{name}_bounds": bounds}
+    shape = RBF(spread * np.sqrt(len(spread)), np.outer(spread, LENGTH_BOUNDS))
+    scale = ConstantKernel(variance, np.multiply(variance, SCALE_BOUNDS))
+    noise = WhiteKernel(variance * DEFAULT_NOISE, np.multiply(variance, NOISE_BOUNDS))
+    return to_spec(scale * shape + noise)
 
 
 # ------------------------------------------------------------------ grammar
@@ -133,16 +124,13 @@ def from_spec(spec: Spec) -> Any:
     from sklearn.gaussian_process import kernels
 
     kind = checked(spec)["kernel"]
-    arguments: dict[str, Any] = {
-        name: np.array(value) if isinstance(value, list) and not name.endswith("_bounds") else value
-        for name, value in spec.items()
-        if name != "kernel" and name not in PARTS.get(kind, ())
-    }
-    for name, value in arguments.items():
-        if name.endswith("_bounds") and isinstance(value, list):
-            arguments[name] = np.array(value) if np.ndim(value) == 2 else tuple(value)
-    for part in PARTS.get(kind, ()):
-        arguments[ATTRIBUTES.get(part, part)] = from_spec(spec[part])
+    parts = PARTS.get(kind, ())
+    arguments = {ATTRIBUTES.get(part, part): from_spec(spec[part]) for part in parts}
+    for name in set(spec) - {"kernel", *parts}:
+        value = spec[name]
+        # Bounds for all length scales together are a pair, not an array.
+        pair = name.endswith("_bounds") and np.ndim(value) == 1
+        arguments[name] = tuple(value) if pair else np.array(value) if np.ndim(value) else value
     return getattr(kernels, kind)(**arguments)
 
 
@@ -189,28 +177,20 @@ def _plain(value: Any) -> Any:
 
 def form_of(spec: Spec, n_features: int) -> Form:
     """Free parameters and bounds of a kernel for rows of this many features."""
-    leaves = list(_leaves(checked(spec)))
-    for leaf in leaves:
+    kernel = from_spec(spec)
+    for leaf in _leaves(spec):
         width = np.size(leaf.get("length_scale", 1.0))
         if width not in (1, n_features):
             raise ValueError(
                 f"{leaf['kernel']} has {width} length scales, the data have {n_features} features"
             )
-    names: list[str] = []
-    start: list[float] = []
-    bounds: list[tuple[float, float]] = []
-    for leaf in leaves:
-        for name in sorted(set(NUMBERS[leaf["kernel"]]) - UNBOUNDED):
-            values, limits = _free(leaf, name)
-            names += [name] * len(values)
-            start += values
-            bounds += limits
-    lower, upper = np.log(np.array(bounds).reshape(-1, 2)).T
-    theta = np.log(np.array(start, dtype=np.float64))
-    return Form(spec, tuple(names), theta, lower, upper, _fast(spec))
+    free = [one for one in kernel.hyperparameters if not one.fixed]
+    names = [one.name.rpartition("__")[2] for one in free for _ in range(one.n_elements)]
+    lower, upper = kernel.bounds.reshape(-1, 2).T
+    return Form(spec, tuple(names), kernel.theta, lower, upper, _fast(spec))
 
 
-def _leaves(spec: Spec) -> Any:
+def _leaves(spec: Spec) -> Iterator[Spec]:
     parts = PARTS.get(spec["kernel"], ())
     if not parts:
         yield spec
@@ -218,27 +198,16 @@ def _leaves(spec: Spec) -> Any:
         yield from _leaves(spec[part])
 
 
-def _free(leaf: Spec, name: str) -> tuple[list[float], list[tuple[float, float]]]:
-    bounds = leaf.get(f"{name}_bounds", list(DEFAULT_BOUNDS))
-    if isinstance(bounds, str):
-        return [], []
-    values = [float(v) for v in np.atleast_1d(leaf[name])]
-    limits = np.broadcast_to(np.atleast_2d(bounds), (len(values), 2))
-    return values, [(float(low), float(high)) for low, high in limits]
-
-
 def _fast(spec: Spec) -> Fast | None:
     """The fast family's parameters, or None if the kernel is another."""
-    noise = [t for t in _flat(spec, "Sum") if t["kernel"] == "WhiteKernel"]
-    signal = [t for t in _flat(spec, "Sum") if t["kernel"] != "WhiteKernel"]
+    noise, signal = _parted(spec, "Sum", "WhiteKernel")
     if len(signal) != 1 or len(noise) > 1:
         return None
-    scale = [t for t in _flat(signal[0], "Product") if t["kernel"] == "ConstantKernel"]
-    shape = [t for t in _flat(signal[0], "Product") if t["kernel"] != "ConstantKernel"]
+    scale, shape = _parted(signal[0], "Product", "ConstantKernel")
     if len(shape) != 1 or len(scale) > 1 or shape[0]["kernel"] not in ("RBF", "Matern"):
         return None
     smoothness = float(shape[0].get("nu", np.inf))
-    if smoothness not in SMOOTHNESS:
+    if smoothness not in FAST_SMOOTHNESS:
         return None
     values = [
         [scale[0]["constant_value"]] if scale else [1.0],
@@ -249,33 +218,19 @@ def _fast(spec: Spec) -> Fast | None:
     free: list[int] = []
     for leaf in _leaves(spec):
         first = begin[leaf["kernel"]]
-        n_free = len(_free(leaf, NUMBERS[leaf["kernel"]][0])[0])
-        free += range(first, first + n_free)
+        free += range(first, first + from_spec(leaf).n_dims)
     with np.errstate(divide="ignore"):
         full = np.log(np.concatenate(values).astype(np.float64))
     return Fast(smoothness, full, np.array(free, dtype=np.intp))
+
+
+def _parted(spec: Spec, operator: str, kind: str) -> tuple[list[Spec], list[Spec]]:
+    """The terms of a sum or product that are of one kind, and the others."""
+    terms = _flat(spec, operator)
+    return [t for t in terms if t["kernel"] == kind], [t for t in terms if t["kernel"] != kind]
 
 
 def _flat(spec: Spec, operator: str) -> list[Spec]:
     if spec["kernel"] != operator:
         return [spec]
     return _flat(spec["k1"], operator) + _flat(spec["k2"], operator)
-
-
-def with_theta(spec: Spec, theta: Floats) -> Spec:
-    """The spec with its free parameters replaced."""
-    values = list(np.exp(np.asarray(theta, dtype=np.float64)))
-    return _replaced(spec, values)
-
-
-def _replaced(spec: Spec, values: list[float]) -> Spec:
-    new = dict(spec)
-    for part in PARTS.get(spec["kernel"], ()):
-        new[part] = _replaced(spec[part], values)
-    if spec["kernel"] not in PARTS:
-        for name in sorted(set(NUMBERS[spec["kernel"]]) - UNBOUNDED):
-            n_free = len(_free(spec, name)[0])
-            taken = [float(values.pop(0)) for _ in range(n_free)]
-            if taken:
-                new[name] = taken if isinstance(spec[name], list) else taken[0]
-    return new

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from scipy.special import chdtr, chdtrc
 
+from fedkin.arrays import Array, Bools, Floats, Indices
 from fedkin.models.row_blocks import RowBlocks
 from fedkin.ties import RELATIVE, first_best
 
-Floats = NDArray[np.float64]
-Indices = NDArray[np.intp]
 P = TypeVar("P", bound="tuple[Any, ...]")
 
 # Smallest weight whose logarithm is taken: keeps a dead component finite and dead.
@@ -31,11 +30,11 @@ class Climb(NamedTuple):
 
     parameters: Any
     loglik: Floats
-    converged: NDArray[np.bool_]
+    converged: Bools
     n_iter: Indices
 
 
-def after_client(array: NDArray[Any], n_axes: int) -> NDArray[Any]:
+def after_client(array: Array, n_axes: int) -> Array:
     """An array (m, ...) with `n_axes` axes of length one put in after the client's."""
     return array.reshape(len(array), *([1] * n_axes), *array.shape[1:])
 
@@ -73,8 +72,6 @@ def clipped_share(clip: float | Floats, n_features: int) -> Any:
     E min(|z|^2, clip^2) / d for z standard normal in d dimensions: dividing by it makes clipped
     squares right on average for rows that are as they should be.
     """
-    from scipy.special import chdtr, chdtrc
-
     square = np.square(clip)
     return chdtr(n_features + 2.0, square) + square * chdtrc(float(n_features), square) / n_features
 
@@ -85,16 +82,12 @@ def mixture_weights(counts: Floats, current: Floats) -> Floats:
     return np.where(total > 0, counts / np.where(total > 0, total, 1.0), current)
 
 
-def best_restart(found: Climb) -> Climb:
+def best_restart(ended: Climb) -> Climb:
     """The likeliest of the restarts (m, S, ...) of every client, (m, ...)."""
-    best, who = first_best(found.loglik, axis=1, floor=RELATIVE), np.arange(len(found.loglik))
-    kind: Any = type(found.parameters)
-    return Climb(
-        kind(*(None if a is None else a[who, best] for a in found.parameters)),
-        found.loglik[who, best],
-        found.converged[who, best],
-        found.n_iter,
-    )
+    best, who = first_best(ended.loglik, axis=1, floor=RELATIVE), np.arange(len(ended.loglik))
+    kind: Any = type(ended.parameters)
+    parameters = kind(*(None if a is None else a[who, best] for a in ended.parameters))
+    return Climb(parameters, ended.loglik[who, best], ended.converged[who, best], ended.n_iter)
 
 
 def climb(

@@ -1,9 +1,9 @@
-"""The loss of every client behind one face: squared through packed statistics, or logistic.
+"""The loss of every client behind one set of words: squared through packed statistics, or logistic.
 
 | | squared | logistic |
 |---|---|---|
 | loss of a row | (y - x'theta)^2 / 2 | log(1 + exp(-y x'theta)), y = -1 or 1 |
-| penalty | alpha / 2 of the squared coefficients, the intercept's left out | the same |
+| penalty | alpha / 2 of the squared coefficients, the intercept's left out | as squared |
 | kept of a client | sums of products, whatever its n | its rows |
 
 Models are vectors of d coefficients with the intercept last, if there is one.
@@ -11,36 +11,88 @@ Models are vectors of d coefficients with the intercept last, if there is one.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from scipy.special import expit
 
+from fedkin.arrays import Array, Bools, Floats, Indices
 from fedkin.federation import Federation
 from fedkin.models import least_squares, logistic
-from fedkin.models.row_blocks import RowBlocks
+from fedkin.models.row_blocks import Block, RowBlocks
 
-Floats = NDArray[np.float64]
-Loss = Literal["squared", "logistic"]
-
-# The penalty used when none is asked for: none, and for the logistic loss the paper's C, without
-# which a site whose classes can be separated has no minimiser.
-DEFAULT_ALPHA = {"squared": 0.0, "logistic": 1e-5}
 # Above so many coefficients the trace stands in for the largest eigenvalue.
 MOST_EIGENVALUES = 200
 
 
 @dataclass(frozen=True, eq=False)
-class SquaredLoss:
-    """Clients reduced to packed statistics (m, q)."""
+class _PenalisedLoss(ABC):
+    """What both losses of m clients have in common."""
 
-    statistics: Floats
     fit_intercept: bool
     alpha: float
 
-    def take(self, who: NDArray[np.intp]) -> SquaredLoss:
+    default_alpha: ClassVar[float] = 0.0
+    """The penalty when none is asked for."""
+    least_penalty: ClassVar[float] = 0.0
+    """The least penalty on any coefficient, the intercept's included."""
+    steepest_row: ClassVar[float] = 1.0
+    """Largest second derivative of a row's loss in x'theta."""
+
+    @property
+    @abstractmethod
+    def n_coefficients(self) -> int:
+        """Coefficients d of a model, the intercept included."""
+
+    @abstractmethod
+    def curvatures(self) -> Floats:
+        """Second derivatives of every client's penalised loss where they are largest, (m, d, d)."""
+
+    @abstractmethod
+    def _slopes(self, score: Floats, y: Array) -> Floats:
+        """Derivatives of rows' losses in their scores x'theta, of the shape of both."""
+
+    def steepness(self) -> Floats:
+        """Largest second derivative of every client's loss, (m,)."""
+        return np.asarray(np.linalg.eigvalsh(self.curvatures())[:, -1])
+
+    @cached_property
+    def penalties(self) -> Floats:
+        """Strength of the penalty on every coefficient, (d,)."""
+        strength = np.full(self.n_coefficients, max(self.alpha, self.least_penalty))
+        if self.fit_intercept:
+            strength[-1] = self.least_penalty
+        return strength
+
+    def row_gradients(self, X: Floats, y: Array, coef: Floats) -> Floats:
+        """Mean gradient over drawn rows X (m, b, p), y (m, b) at each client's model (m, d)."""
+        weights = coef[:, : X.shape[-1]]
+        score = (X @ weights[..., None])[..., 0]
+        if self.fit_intercept:
+            score = score + coef[:, -1:]
+        pull = self._slopes(score, y) / X.shape[1]
+        gradient = (pull[:, None, :] @ X)[:, 0] + self.alpha * weights
+        if self.fit_intercept:
+            gradient = np.concatenate([gradient, pull.sum(axis=1, keepdims=True)], axis=1)
+        return gradient
+
+
+@dataclass(frozen=True, eq=False)
+class SquaredLoss(_PenalisedLoss):
+    """Clients reduced to packed statistics (m, q)."""
+
+    statistics: Floats
+
+    @classmethod
+    def of(cls, clients: Federation, fit_intercept: bool, alpha: float) -> SquaredLoss:
+        """From the rows of a federation."""
+        packed = least_squares.packed_statistics(clients, fit_intercept)
+        return cls(fit_intercept, alpha, np.ascontiguousarray(packed.T))
+
+    def take(self, who: Indices) -> SquaredLoss:
         """Some clients, in the order given."""
         return replace(self, statistics=self.statistics[who])
 
@@ -69,9 +121,9 @@ class SquaredLoss:
 
     def gradients(self, coef: Floats) -> Floats:
         """Gradient of every client's penalised loss at its own model (m, d)."""
-        gram, cross, _, n_rows = self._parts
+        gram, cross, _, n_rows = self._unpacked
         slope = (gram @ coef[..., None])[..., 0] - cross
-        return slope / np.maximum(n_rows, 1.0)[:, None] + self._strength() * coef
+        return slope / np.maximum(n_rows, 1.0)[:, None] + self.penalties * coef
 
     def covariances(self, coef: Floats) -> Floats:
         """Sampling covariance of every client's fit, (m, d, d); zero where there is none."""
@@ -81,34 +133,46 @@ class SquaredLoss:
 
     def curvatures(self) -> Floats:
         """Second derivatives of every client's penalised loss, (m, d, d)."""
-        gram, _, _, n_rows = self._parts
-        return gram / np.maximum(n_rows, 1.0)[:, None, None] + np.diag(self._strength())
+        gram, _, _, n_rows = self._unpacked
+        return gram / np.maximum(n_rows, 1.0)[:, None, None] + np.diag(self.penalties)
+
+    def _slopes(self, score: Floats, y: Array) -> Floats:
+        return score - y
 
     @cached_property
-    def _parts(self) -> tuple[Floats, ...]:
+    def _unpacked(self) -> tuple[Floats, ...]:
         # Unpacked once: IFCA takes thousands of gradients of the same clients.
         return least_squares.unpack(self.statistics)
 
-    def steepness(self) -> Floats:
-        """Largest second derivative of every client's loss, (m,)."""
-        return np.asarray(np.linalg.eigvalsh(self.curvatures())[:, -1])
-
-    def _strength(self) -> Floats:
-        strength = np.full(self.n_coefficients, self.alpha)
-        if self.fit_intercept:
-            strength[-1] = 0.0
-        return strength
-
 
 @dataclass(frozen=True, eq=False)
-class LogisticLoss:
-    """Clients with their rows, outcome -1 or 1."""
+class LogisticLoss(_PenalisedLoss):
+    """Clients with their rows, target -1 or 1."""
 
     rows: RowBlocks
-    fit_intercept: bool
-    alpha: float
 
-    def take(self, who: NDArray[np.intp]) -> LogisticLoss:
+    # The paper's C, without which a site whose classes can be separated has no minimiser.
+    default_alpha: ClassVar[float] = 1e-5
+    # Separable rows, or rows of one class, have their minimiser at infinity; this holds it where
+    # the loss is about 1e-9.
+    least_penalty: ClassVar[float] = 1e-10
+    steepest_row: ClassVar[float] = 0.25
+
+    @classmethod
+    def of(cls, clients: Federation, fit_intercept: bool, alpha: float) -> LogisticLoss:
+        """From the rows of a federation with target 0/1 or -1/1."""
+        assert clients.y is not None
+        known = np.isin(clients.y, (-1.0, 0.0, 1.0))
+        if not known.all():
+            site = clients.names[int(clients.owner[np.flatnonzero(~known)[0]])]
+            raise ValueError(
+                f"site {site!r}: the target has the value {clients.y[~known][0]:g}; logistic loss "
+                "needs 0 and 1, or -1 and 1: recode it before fitting"
+            )
+        columns = np.concatenate([logistic.signed(clients.y)[:, None], clients.X], axis=1)
+        return cls(fit_intercept, alpha, RowBlocks.of(clients, columns, False))
+
+    def take(self, who: Indices) -> LogisticLoss:
         """Some clients, in the order given."""
         return replace(self, rows=self.rows.take(who))
 
@@ -123,66 +187,83 @@ class LogisticLoss:
         return self.rows.n_columns - 1 + self.fit_intercept
 
     def fit(self) -> Floats:
-        """Every client's own minimiser (m, d)."""
-        return logistic.minimise(self.rows, self.fit_intercept, self.alpha).coef
+        """Every client's own minimiser (m, d); zero for a client without rows."""
+        return self.minimise()[0]
+
+    def minimise(self) -> tuple[Floats, Bools]:
+        """Every client's own minimiser (m, d), and whether its steps came to rest (m,)."""
+        coef = np.zeros((self.rows.n_clients, self.n_coefficients))
+        settled = np.ones(self.rows.n_clients, dtype=bool)
+        for block in self.rows.blocks:
+            own = logistic.minimise(*self._parts(block), self.penalties, self.fit_intercept)
+            coef[block.clients], settled[block.clients] = own
+        return coef, settled
 
     def losses(self, models: Floats) -> Floats:
         """Mean loss of every client under every model (K, d), without penalty, (m, K)."""
-        return logistic.losses(self.rows, models, self.fit_intercept)
+        out = np.zeros((self.rows.n_clients, len(models)))
+        for block in self.rows.blocks:
+            X, y, present = self._parts(block)
+            margins = y[:, None, :] * (models @ X)
+            total = np.einsum("kjn,kn->kj", np.logaddexp(0.0, -margins), present)
+            out[block.clients] = total / block.sizes[:, None]
+        return out
 
     def gradients(self, coef: Floats) -> Floats:
         """Gradient of every client's penalised loss at its own model (m, d)."""
-        return logistic.gradients(self.rows, coef, self.fit_intercept, self.alpha)
+        out = self.penalties * coef
+        for block in self.rows.blocks:
+            X, y, _ = self._parts(block)
+            score = np.einsum("kdn,kd->kn", X, coef[block.clients])
+            pull = logistic.slopes(score, y) / block.sizes[:, None]
+            out[block.clients] += (X @ pull[..., None])[..., 0]
+        return out
+
+    def curvatures(self, coef: Floats | None = None) -> Floats:
+        """Second derivatives at every client's model (m, d), or at zero, where they are largest."""
+        at = np.zeros((self.rows.n_clients, self.n_coefficients)) if coef is None else coef
+        out = np.tile(np.diag(self.penalties), (self.rows.n_clients, 1, 1))
+        for block in self.rows.blocks:
+            X, _, present = self._parts(block)
+            share = expit(np.einsum("kdn,kd->kn", X, at[block.clients]))
+            weight = share * (1.0 - share) * present / block.sizes[:, None]
+            out[block.clients] += (X * weight[:, None, :]) @ X.transpose(0, 2, 1)
+        return out
 
     def covariances(self, coef: Floats) -> Floats:
-        """Sampling covariance of every client's fit, (m, d, d); zero where there is none."""
-        return logistic.sampling_covariances(self.rows, coef, self.fit_intercept, self.alpha)
-
-    def curvatures(self) -> Floats:
-        """Second derivatives of every client's penalised loss at zero, where they are largest."""
-        at = np.zeros((self.rows.n_clients, self.n_coefficients))
-        return logistic.curvatures(self.rows, at, self.fit_intercept, self.alpha)
+        """Inverse information of every client's fit, (m, d, d); zero with no more rows than d."""
+        d = self.n_coefficients
+        out = np.zeros((self.rows.n_clients, d, d))
+        enough = np.flatnonzero(self.rows.sizes > d)
+        if len(enough):
+            part = self.take(enough)
+            out[enough] = np.linalg.inv(part.curvatures(coef[enough])) / part.sizes[:, None, None]
+        return out
 
     def steepness(self) -> Floats:
         """Largest second derivative of every client's loss, (m,); a bound if there are many."""
         if self.n_coefficients <= MOST_EIGENVALUES:
-            return np.asarray(np.linalg.eigvalsh(self.curvatures())[:, -1])
+            return super().steepness()
         squares = self.rows.squares[:, 1:].sum(axis=1) / np.maximum(self.sizes, 1.0)
-        return np.asarray(0.25 * (squares + self.fit_intercept) + self.alpha)
+        return np.asarray(self.steepest_row * (squares + self.fit_intercept) + self.alpha)
+
+    def _slopes(self, score: Floats, y: Array) -> Floats:
+        return logistic.slopes(score, logistic.signed(y))
+
+    def _parts(self, block: Block) -> tuple[Floats, Floats, Floats]:
+        """Design (k, d, width), target (k, width) and presence (k, width)."""
+        data = block.data
+        return data[:, 1:] if self.fit_intercept else data[:, 1:-1], data[:, 0], data[:, -1]
 
 
 LocalLoss = SquaredLoss | LogisticLoss
 
 
 def local_loss(
-    clients: Federation, loss: Loss, fit_intercept: bool, alpha: float | None
+    clients: Federation, loss: str, fit_intercept: bool, alpha: float | None
 ) -> LocalLoss:
-    """The clients behind the loss that is asked for."""
+    """The clients behind the loss that is asked for, "squared" or "logistic"."""
     if clients.y is None:
         raise ValueError(f"{loss} loss needs a target y at every site")
-    strength = DEFAULT_ALPHA[loss] if alpha is None else alpha
-    if loss == "logistic":
-        return LogisticLoss(logistic.labelled_rows(clients), fit_intercept, strength)
-    packed = least_squares.packed_statistics(clients, fit_intercept)
-    return SquaredLoss(np.ascontiguousarray(packed.T), fit_intercept, strength)
-
-
-def row_gradients(
-    loss: Loss, X: Floats, y: Floats, coef: Floats, fit_intercept: bool, alpha: float
-) -> Floats:
-    """Mean gradient over drawn rows X (m, b, p), y (m, b) at each client's model (m, d)."""
-    slopes = coef[:, : X.shape[-1]]
-    score = (X @ slopes[..., None])[..., 0]
-    if fit_intercept:
-        score = score + coef[:, -1:]
-    pull = -y * logistic.sigmoid(-y * score) if loss == "logistic" else score - y
-    pull = pull / X.shape[1]
-    gradient = (pull[:, None, :] @ X)[:, 0] + alpha * slopes
-    if fit_intercept:
-        gradient = np.concatenate([gradient, pull.sum(axis=1, keepdims=True)], axis=1)
-    return gradient
-
-
-def signed(loss: Loss, y: Any) -> Floats:
-    """The outcome as the loss wants it: -1 and 1 for the logistic one."""
-    return np.where(np.asarray(y) > 0, 1.0, -1.0) if loss == "logistic" else np.asarray(y)
+    kind: type[LocalLoss] = LogisticLoss if loss == "logistic" else SquaredLoss
+    return kind.of(clients, fit_intercept, kind.default_alpha if alpha is None else alpha)

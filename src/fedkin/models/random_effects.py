@@ -10,16 +10,14 @@ least-norm fit shrinks all directions alike.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedkin.arrays import Floats
 from fedkin.models.least_squares import unpack
-
-Floats = NDArray[np.float64]
 
 N_ITERATIONS = 60
 # Of the mean variance, added to V: directions in which no client differs keep it invertible.
 LEAST_SHARE = 1e-9
-FIRST_NOISE = 0.1  # of the mean square of the outcome
+FIRST_NOISE = 0.1  # of the mean square of the target
 
 
 def shared_prior_fits(statistics: Floats, n_iterations: int = N_ITERATIONS) -> Floats:

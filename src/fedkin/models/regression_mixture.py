@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedkin.arrays import Floats
 from fedkin.federation import Federation
 from fedkin.models.latent_classes import (
     EMPTY_COMPONENT,
@@ -34,9 +34,7 @@ from fedkin.models.least_squares import (
     solve,
     unpack,
 )
-from fedkin.models.row_blocks import CHUNK_ELEMENTS, RowBlocks
-
-Floats = NDArray[np.float64]
+from fedkin.models.row_blocks import CHUNK_ELEMENTS, Chunk, RowBlocks
 
 # Noise variance is at least this share of the mean square of a client's y (of one, where y is 0):
 # few rows and many coefficients fit perfectly, and the likelihood would run away.
@@ -140,29 +138,26 @@ def expect(rows: RowBlocks, parameters: Parameters, clip: float | None = None) -
     )
 
 
-def log_joint(clients: Federation, parameters: Parameters, fit_intercept: bool = False) -> Floats:
+def log_joint(rows: RowBlocks, parameters: Parameters) -> Floats:
     """log(weight * density of y given x) of every row under every component, (N, R).
 
     `parameters` without restarts.
     """
-    rows = prepare(clients, fit_intercept)
     coef, logs, scale = _flattened(rows, parameters)
-    joint = np.zeros((len(clients.X), logs.shape[-1]))
     constant = np.log(scale) - 0.5 * np.log(2 * np.pi)
-    for chunk in rows.chunks(logs.shape[-1]):
+
+    def of_chunk(chunk: Chunk) -> Floats:
         who = chunk.clients
         values, _ = _log_joint(chunk.data, coef[who], logs[who], scale[who])
-        values = values[0].transpose(1, 0, 2) + constant[who][:, :, None]
-        rows.to_rows(chunk, values, joint, clients.offsets[:-1])
-    return joint
+        return values[0].transpose(1, 0, 2) + constant[who][:, :, None]
+
+    return rows.row_by_row(of_chunk, logs.shape[-1])
 
 
 def _flattened(rows: RowBlocks, parameters: Parameters) -> tuple[Floats, Floats, Floats]:
     """Residual coefficients (m, S * R, p + 2), log weights (m, S, R), precision roots (m, S)."""
     m, shape = rows.n_clients, parameters.coef.shape
-    coef = parameters.coef.reshape(len(parameters.coef), -1, shape[-1])
-    ends = np.broadcast_to([1.0, 0.0], (*coef.shape[:-1], 2))
-    signed = np.concatenate([-coef, ends], axis=-1)
+    signed = residual_vectors(parameters.coef.reshape(len(parameters.coef), -1, shape[-1]))
     logs = log_weights(parameters.weights).reshape(len(parameters.weights), -1, shape[-2])
     scale = 1.0 / parameters.sigma.reshape(len(parameters.sigma), -1)
     return (
@@ -170,6 +165,12 @@ def _flattened(rows: RowBlocks, parameters: Parameters) -> tuple[Floats, Floats,
         np.broadcast_to(logs, (m, *logs.shape[1:])),
         np.broadcast_to(scale, (m, logs.shape[1])),
     )
+
+
+def residual_vectors(coef: Floats) -> Floats:
+    """Vectors (..., p + 2) whose product with (x, [1], y, present) is a row's residual."""
+    ends = np.broadcast_to([1.0, 0.0], (*coef.shape[:-1], 2))
+    return np.concatenate([-coef, ends], axis=-1)
 
 
 def _log_joint(
@@ -254,15 +255,9 @@ def _swept(packed: Floats) -> tuple[Floats, Floats, Floats]:
     return coef.T, np.where(determined, variance, np.inf), table[-1, -1] * scale[-1] ** 2
 
 
-def maximise_coef(statistics: Statistics, current: Floats) -> Floats:
+def maximise(packed: Floats, current: Floats) -> Floats:
     """The coefficients that maximise Q; a component without rows keeps its current ones."""
-    alive = statistics.packed[..., -1:] > EMPTY_COMPONENT
-    return np.where(alive, least_squares(statistics.packed).coef, current)
-
-
-def maximise_weights(statistics: Statistics, current: Floats) -> Floats:
-    """The weights that maximise Q."""
-    return mixture_weights(statistics.counts, current)
+    return np.where(packed[..., -1:] > EMPTY_COMPONENT, least_squares(packed).coef, current)
 
 
 def smallest_noise(rows: RowBlocks) -> Floats:
@@ -274,12 +269,15 @@ def smallest_noise(rows: RowBlocks) -> Floats:
 def residual_squares(statistics: Statistics, coef: Floats) -> Floats:
     """Weighted squared residuals summed over components, (m, ...).
 
-    Adding them (and the rows) over clients gives what a noise common to all clients needs. Clipped
-    ones are about the coefficients of the E-step, whatever `coef` is.
+    Clipped ones are about the coefficients of the E-step, whatever `coef` is.
     """
     if statistics.squares is not None:
         return statistics.squares
-    squares = (residual_coefficients(coef) * statistics.packed).sum(axis=-1)
+    return _squares(statistics.packed, coef)
+
+
+def _squares(packed: Floats, coef: Floats) -> Floats:
+    squares = (residual_coefficients(coef) * packed).sum(axis=-1)
     total: Floats = np.maximum(squares, 0.0).sum(axis=-1)
     return total
 
@@ -291,28 +289,23 @@ def maximise_sigma(statistics: Statistics, coef: Floats, smallest: Floats) -> Fl
     return np.sqrt(np.maximum(squares / rows, after_client(smallest, squares.ndim - 1)))
 
 
+def noise_of(packed: Floats, coef: Floats, smallest: float) -> Floats:
+    """The noise common to all clients from statistics added over them (..., R, q), (...)."""
+    total = np.maximum(packed[..., -1].sum(axis=-1), 1.0)
+    return np.sqrt(np.maximum(_squares(packed, coef) / total, smallest))
+
+
 def ascent_direction(statistics: Statistics, coef: Floats) -> Floats:
-    """The gradient of Q times the noise variance, (m, ..., R, p)."""
+    """Gradient of a client's Q (a mean over its rows) times the noise variance, (m, ..., R, p).
+
+    With noise one it is the paper's gradient.
+    """
     gram, cross, _, _ = unpack(statistics.packed)
     rows = after_client(np.maximum(statistics.n_rows, 1.0), coef.ndim - 1)
     return (cross - np.einsum("...ij,...j->...i", gram, coef)) / rows
 
 
-def gradient(statistics: Statistics, parameters: Parameters) -> Floats:
-    """Gradient of a client's Q (a mean over its rows) at the current `coef`, (m, ..., R, p)."""
-    direction = ascent_direction(statistics, parameters.coef)
-    return direction / parameters.sigma[..., None, None] ** 2
-
-
-def gradient_step(statistics: Statistics, coef: Floats, step: Floats) -> Floats:
-    """coef + step * direction, Algorithm 1 with step (m, ..., R) = C_eta / initial weight.
-
-    The direction is the gradient times the noise variance; with noise one it is the paper's step.
-    """
-    return coef + step[..., None] * ascent_direction(statistics, coef)
-
-
-def largest_step(statistics: Statistics) -> Floats:
+def longest_step(statistics: Statistics) -> Floats:
     """The step 1 / L that cannot overshoot: L is the largest curvature of Q, (m, ..., R).
 
     The paper's C_eta / weight presumes uncorrelated features of unit variance; where it exceeds
@@ -333,10 +326,9 @@ def em_step(
     rows: RowBlocks, parameters: Parameters, learn_sigma: bool = True
 ) -> tuple[Parameters, Floats]:
     """One E-step and full M-step at every client, and the log likelihood before it, (m, ...)."""
-    found = expect(rows, parameters)
-    coef = maximise_coef(found, parameters.coef)
-    sigma = parameters.sigma
+    statistics, sigma = expect(rows, parameters), parameters.sigma
+    coef = maximise(statistics.packed, parameters.coef)
     if learn_sigma:
-        sigma = maximise_sigma(found, coef, smallest_noise(rows))
-    weights = maximise_weights(found, parameters.weights)
-    return Parameters(weights, coef, sigma), found.loglik
+        sigma = maximise_sigma(statistics, coef, smallest_noise(rows))
+    weights = mixture_weights(statistics.counts, parameters.weights)
+    return Parameters(weights, coef, sigma), statistics.loglik

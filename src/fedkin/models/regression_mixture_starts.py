@@ -1,4 +1,4 @@
-"""Where a client's mixture of regressions may begin, found at the client alone: `local_em`.
+"""Where a client's mixture of regressions may begin, found at the client alone.
 
 Two kinds of start, in turn, because they fail on different data:
 
@@ -13,49 +13,24 @@ What is drawn is keyed by the client's name.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedkin.models.latent_classes import Climb, best_restart, climb
+from fedkin.arrays import Floats, Indices
 from fedkin.models.least_squares import n_statistics, solve
 from fedkin.models.regression_mixture import (
     Parameters,
     Statistics,
-    em_step,
     maximise_sigma,
+    residual_vectors,
     row_products,
     smallest_noise,
 )
 from fedkin.models.row_blocks import Block, RowBlocks
 from fedkin.randomness import Keys
 
-Floats = NDArray[np.float64]
-Indices = NDArray[np.intp]
-
 # Rows' worth of ridge behind groups of all rows, and behind groups of few: enough to bound the
 # coefficients where a few rows hardly determine them.
 RIDGE = 1.0
 SMALL_RIDGE = 0.01
-
-
-def local_em(
-    rows: RowBlocks,
-    n_components: int,
-    keys: Keys,
-    n_restarts: int = 10,
-    sigma: float | None = None,
-    max_iter: int = 200,
-    tol: float = 1e-6,
-) -> Climb:
-    """Every client's own mixture, as if it were alone: the likeliest of many random starts.
-
-    `sigma=None` learns the noise. Stops when a row's mean log likelihood gains less than `tol`.
-    """
-
-    def step(some: RowBlocks, parameters: Parameters) -> tuple[Parameters, Floats]:
-        return em_step(some, parameters, learn_sigma=sigma is None)
-
-    start = random_start(rows, n_components, n_restarts, keys, sigma)
-    return best_restart(climb(rows, start, step, max_iter, tol))
 
 
 def random_start(
@@ -80,8 +55,9 @@ def random_start(
     weights = np.full(packed.shape[:-1], 1.0 / n_components)
     if sigma is not None:
         return Parameters(weights, coef, np.full((m, n_restarts), sigma))
-    found = Statistics(packed[..., -1], packed, np.zeros((m, n_restarts)), rows.sizes.astype(float))
-    noise = maximise_sigma(found, coef, smallest_noise(rows))
+    n_rows, nothing = rows.sizes.astype(float), np.zeros((m, n_restarts))
+    statistics = Statistics(packed[..., -1], packed, nothing, n_rows)
+    noise = maximise_sigma(statistics, coef, smallest_noise(rows))
     noise[:, 1::2] = _best_noise(rows, coef[:, 1::2])
     return Parameters(weights, coef, noise)
 
@@ -105,8 +81,7 @@ def _best_noise(rows: RowBlocks, coef: Floats) -> Floats:
     squares = np.zeros((m, n_restarts))
     if not n_restarts:
         return squares
-    ends = np.broadcast_to([1.0, 0.0], (m, n_restarts * n_components, 2))
-    signed = np.concatenate([-coef.reshape(m, -1, size), ends], axis=-1)
+    signed = residual_vectors(coef.reshape(m, -1, size))
     for chunk in rows.chunks(n_restarts * n_components):
         who = chunk.clients
         residual = (signed[who] @ chunk.data).reshape(len(who), n_restarts, n_components, -1)

@@ -7,18 +7,15 @@ padding. A product with it counts rows and adds up logarithms, so padding never 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedkin.arrays import Floats, Indices
 from fedkin.federation import Federation
 from fedkin.randomness import Keys
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.intp]
 
 # Numbers worked on at once: a MiB of doubles stays in a core's own cache.
 CHUNK_ELEMENTS = 1 << 17
@@ -135,11 +132,14 @@ class RowBlocks:
             blocks.append(Block(block.clients, np.minimum(block.sizes, batch_size), data))
         return RowBlocks(np.minimum(self.sizes, batch_size), self.centre, tuple(blocks))
 
-    def to_rows(self, chunk: Chunk, values: Floats, out: Floats, offsets: Indices) -> None:
-        """Write a chunk's values (k, ..., width) to their rows of `out` (N, ...)."""
-        row = chunk.rows.start + np.arange(chunk.data.shape[-1])
-        client, place = np.nonzero(row < self.sizes[chunk.clients][:, None])
-        out[offsets[chunk.clients[client]] + row[place]] = values[client, ..., place]
+    def row_by_row(self, of_chunk: Callable[[Chunk], Floats], n_values: int) -> Floats:
+        """Values (N, n_values) of all rows, from those of a chunk (k, n_values, width)."""
+        table, first = np.zeros((self.sizes.sum(), n_values)), np.cumsum(self.sizes) - self.sizes
+        for chunk in self.chunks(n_values):
+            row = chunk.rows.start + np.arange(chunk.data.shape[-1])
+            client, place = np.nonzero(row < self.sizes[chunk.clients][:, None])
+            table[first[chunk.clients[client]] + row[place]] = of_chunk(chunk)[client, :, place]
+        return table
 
     # ---------------------------------------------------------------- totals, about the centre
 

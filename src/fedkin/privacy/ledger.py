@@ -22,7 +22,7 @@ from fedkin.protocol import Reason, Schema
 
 
 class Ledger:
-    """Append-only record in a folder of the site's own."""
+    """What left a site, as an append-only record in a folder of the site's own."""
 
     def __init__(self, folder: str | Path, keep_values: bool = True) -> None:
         self.folder = Path(folder)
@@ -39,7 +39,7 @@ class Ledger:
         arrays: Arrays,
         withheld: Reason | None = None,
     ) -> None:
-        """Write down one reply of the sites (usually one); a withheld reply did not leave."""
+        """Write down one reply of a site (or of several); one that is `withheld` did not leave."""
         entry: dict[str, Any] = {
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "run": run,

@@ -36,6 +36,8 @@ class Step:
 
     def replies(self, fields: tuple[str, ...]) -> Schema:
         """The schema of a reply that holds these optional fields, too."""
+        if not fields:
+            return self.reply
         unknown = [name for name in fields if name not in self.optional]
         if unknown:
             raise ProtocolError(f"the step has no optional field {', '.join(unknown)}")
@@ -111,6 +113,8 @@ class Algorithm:
         arrays, new = step.function(
             clients, cache, settings, ask.common, ask.personal, memory, keys, **wanted
         )
+        if not isinstance(arrays, Mapping):
+            raise ProtocolError(f"the function of step {ask.step!r} must return (reply, memory)")
         who = np.arange(len(clients)) if who is None else who
         faults: Faults = {}
         clean = cleaned(schema, (who, arrays), dims, faults, clients.sizes, least_rows)

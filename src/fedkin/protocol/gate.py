@@ -196,9 +196,9 @@ def _within_bounds(name: str, declared: Field, batch: Batch, faults: Faults) -> 
     """Which clients' numbers are finite and within the bound, (k,)."""
     clients, arrays = batch
     numbers = arrays[name].reshape(len(clients), -1)
-    finite: Bools = np.isfinite(numbers).all(axis=1)
+    finite: Bools = np.asarray(np.isfinite(numbers).all(axis=1))
     held = np.abs(np.where(np.isfinite(numbers), numbers, 0.0))
-    within: Bools = (held <= declared.bound).all(axis=1)
+    within: Bools = np.asarray((held <= declared.bound).all(axis=1))
     over, odd = Fault(Reason.BOUND, name), Fault(Reason.NOT_FINITE, name)
     faults.update(dict.fromkeys(map(int, clients[finite & ~within]), over))
     faults.update(dict.fromkeys(map(int, clients[~finite]), odd))

@@ -15,7 +15,7 @@ RESOLUTION = 150
 
 
 def page(summary: Summary, figures: Mapping[str, Any] | None = None) -> str:
-    """The whole summary as one page that needs nothing else.
+    """A summary as one HTML page that needs no other file.
 
     `figures` are matplotlib figures by caption; they are put into the page.
     """

@@ -34,8 +34,9 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from fedkin.arrays import Bools, Floats
 from fedkin.shrinkage.huber import (
     huber_location,
     lengths_of,
@@ -44,9 +45,6 @@ from fedkin.shrinkage.huber import (
     weighted_sum,
 )
 from fedkin.shrinkage.spread import belonging, center_and_spread, refined, total_variance
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 #: Stands in for penalty 0, whose limit is the geometric median: the radii end at SMALLEST_RADIUS.
 VANISHING_PENALTY = 1e-100

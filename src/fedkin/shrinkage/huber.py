@@ -10,10 +10,8 @@ at 1e6 or radii of 1e-12 cost neither accuracy nor many steps.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
+from fedkin.arrays import Bools, Floats
 
 #: Forces on the centre balance when their sum is this small against the sum of their lengths:
 #: a few thousand rounding errors, far below what the objective can feel (it is flat there).

@@ -7,13 +7,11 @@ see `fedkin.shrinkage` for the model.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import chdtri
 
+from fedkin.arrays import Bools, Floats, Indices
 from fedkin.shrinkage.huber import SMALLEST_RADIUS, huber_location, masked_median, squares_of
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 #: exp() of more would overflow; a site with so much evidence against it stands alone anyway.
 LARGEST_EXPONENT = 700.0
@@ -32,7 +30,7 @@ def center_and_spread(
     """Centre (R, d) and between-site variance (R,) that satisfy both equations together.
 
     The centre is a function c(v); the variance is a root of f(v) = T(v) - v, with T(v) the variance
-    found around c(v). T(0) >= 0, so the root is bracketed from below at once; see `_next_variance`.
+    found around c(v). T(0) >= 0, so the root is bracketed from below at once; see `_Search`.
     """
     n_features = points.shape[2]
     between = _spread(points, noise, known, center)
@@ -48,10 +46,10 @@ def center_and_spread(
         radii = (np.sqrt(n_features) + 1.0) * np.sqrt(total)
         center[open_], _ = huber_location(points[open_], weights, radii, center[open_])
         between[open_] = search.value[open_]
-        found = _spread(*block, center[open_])
-        width = search.update(open_, found)
+        reached = _spread(*block, center[open_])
+        width = search.update(open_, reached)
         tolerance = SPREAD_TOLERANCE * scale[open_]
-        open_ = open_[(np.abs(found - between[open_]) > tolerance) & (width > tolerance)]
+        open_ = open_[(np.abs(reached - between[open_]) > tolerance) & (width > tolerance)]
     return center, between, n_iter
 
 
@@ -70,16 +68,16 @@ class _Search:
         self.last_value = np.full_like(value, np.nan)
         self.last_residual = np.full_like(value, np.inf)
 
-    def update(self, which: NDArray[np.intp], found: Floats) -> Floats:
+    def update(self, which: Indices, reached: Floats) -> Floats:
         """Take T(value) for the searches `which`, choose their next value, return their widths."""
-        value, residual = self.value[which], found - self.value[which]
+        value, residual = self.value[which], reached - self.value[which]
         low = np.where(residual > 0, value, self.low[which])
         high = np.where(residual < 0, value, self.high[which])
         before, last = self.last_value[which], self.last_residual[which]
         with np.errstate(invalid="ignore", divide="ignore"):
             secant = value - residual * (value - before) / (residual - last)
             inside = (secant > low) & (secant < high)
-        chosen = np.where(inside, secant, found)
+        chosen = np.where(inside, secant, reached)
         slow = np.abs(residual) > np.abs(last) / 2
         bisect = np.isfinite(high) & (slow | (chosen < low) | (chosen >= high))
         chosen[bisect] = (low[bisect] + high[bisect]) / 2

@@ -17,7 +17,7 @@ from fedkin.federation import Federation
 from fedkin.models.gaussian_process import evaluate
 from fedkin.models.gp_posterior import SiteCurve
 from fedkin.models.gp_rows import prepare
-from fedkin.models.kernels import default_spec, form_of, from_spec, to_spec, with_theta
+from fedkin.models.kernels import default_spec, form_of, from_spec, to_spec
 
 NOISE = WhiteKernel(0.2)
 LENGTHS = np.array([0.5, 0.9])
@@ -152,9 +152,10 @@ def test_a_kernel_survives_the_journey(kernel, d):
     spec = json.loads(json.dumps(to_spec(kernel)))
     again = from_spec(spec)
     assert again == kernel
-    theta = kernel.theta + 0.3
-    np.testing.assert_allclose(from_spec(with_theta(spec, theta)).theta, theta)
-    np.testing.assert_allclose(form_of(spec, d).start, kernel.theta)
+    form = form_of(spec, d)
+    np.testing.assert_allclose(form.start, kernel.theta)
+    np.testing.assert_allclose(np.stack([form.lower, form.upper], axis=1), kernel.bounds)
+    assert len(form.names) == len(kernel.theta)
 
 
 @pytest.mark.parametrize(

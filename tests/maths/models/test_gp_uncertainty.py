@@ -63,7 +63,7 @@ def test_averaging_makes_own_hyper_parameters_less_sure_of_themselves():
     k = task.federation.names.index(task.site)
     assert model.own_[k]
     site = task.federation.take([k])
-    guess = model._conditioned(site, model._site_theta[k][None], np.ones(1))
+    guess = model._conditioned(site, model._result.site_theta[k][None], np.ones(1))
     at_mode = guess.log_density(task.X_test, task.y_test).mean()
     where = np.full(len(task.X_test), task.site)
     assert model.log_predictive_density(task.X_test, task.y_test, where).mean() > at_mode

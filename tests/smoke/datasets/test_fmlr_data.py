@@ -15,7 +15,7 @@ def test_drawn_labels_leave_no_component_empty_and_given_ones_are_kept():
         make_regression_groups(2, 2, PAPER_COEF[3])
 
 
-def test_outcomes_follow_the_given_labels():
+def test_targets_follow_the_given_labels():
     drawn = make_regression_groups(4, 50, PAPER_COEF[3], 0.01, labels=[0, 1, 2, 2], random_state=0)
     fitted = drawn.known_labels_coef()
     np.testing.assert_allclose(fitted, PAPER_COEF[3], atol=0.02)

@@ -1,0 +1,186 @@
+"""What differs between Gaussian mixtures and mixtures of regressions, behind one protocol.
+
+Client functions and server programs are written once, in these words. m sites have weights (m, R),
+components (m, R, p) and a scale (m, ...), which is None where the covariance is the identity.
+`statistics` are what an E-step leaves of the sites' rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from fedkin.algorithms.mixtures.settings import MixtureSettings
+from fedkin.arrays import Arrays, Floats
+from fedkin.federation import Federation
+from fedkin.models import gaussian_mixture as gaussian
+from fedkin.models import gaussian_mixture_starts as gaussian_starts
+from fedkin.models import regression_mixture as regression
+from fedkin.models import regression_mixture_starts as regression_starts
+from fedkin.models.latent_classes import best_restart, climb
+from fedkin.models.row_blocks import RowBlocks
+from fedkin.randomness import Keys
+
+# A site's own fit ends when a row's mean log likelihood gains less than this.
+LOCAL_TOL = 1e-6
+# The least variance of a column where a fit begins.
+LEAST_SPREAD = 1e-12
+
+# Weights, components and scale of the sites.
+Fit = tuple[Floats, Floats, Any]
+
+
+class Family(Protocol):
+    """A kind of mixture: its E-step, M-step, scale and start."""
+
+    model: Any  # the functions of the family, by the same names
+    settings: MixtureSettings
+    em_step: Callable[..., Any]  # one EM step of every site, with a scale of its own
+    keeps_scale: bool  # a site that has fitted alone goes on with the scale it found
+    common_scale: bool  # a scale is one for all sites
+    sent_for_scale: tuple[str, ...]  # what sites send so that the server can learn it
+
+    def expect(self, rows: RowBlocks, fit: Fit) -> Any:
+        """The E-step."""
+        return self.model.expect(rows, self.model.Parameters(*fit), self.settings.clip)
+
+    def log_joint(self, rows: RowBlocks, fit: Fit) -> Floats:
+        """log(weight * density) of every row under every component, (n, R)."""
+        return self.model.log_joint(rows, self.model.Parameters(*fit))
+
+    def gradient_step(self, statistics: Any, components: Floats, length: Floats) -> Floats:
+        """Components moved up the likelihood by steps of some length (m, R)."""
+        return components + length[..., None] * self.model.ascent_direction(statistics, components)
+
+    def scale(self, rows: RowBlocks, statistics: Any, components: Floats, current: Any) -> Any:
+        """The site's scale given its components; one that sites share is not its own."""
+        if self.common_scale:
+            return current
+        return self.own_scale(rows, statistics, components, current)
+
+    def alone(self, rows: RowBlocks, keys: Keys, start: str) -> Fit:
+        """Every site's own fit."""
+        weights, components, scale = self.likeliest(rows, self.starts(rows, keys, start))
+        return weights, components, scale if self.keeps_scale else None
+
+    def likeliest(self, rows: RowBlocks, starts: Fit) -> Fit:
+        """Every site's own EM from several starts (m, S, ...); its likeliest end, (m, ...)."""
+        given, most = self.model.Parameters(*starts), self.settings.local_max_iter
+        return tuple(best_restart(climb(rows, given, self.em_step, most, LOCAL_TOL)).parameters)
+
+    # ------------------------------------------------------------ what is particular
+
+    def prepare(self, clients: Federation) -> RowBlocks:
+        """The rows, laid out for batched products."""
+
+    def starts(self, rows: RowBlocks, keys: Keys, start: str) -> Fit:
+        """Where every site's own fit begins, (m, S, ...)."""
+
+    def own_scale(self, rows: RowBlocks, statistics: Any, components: Floats, current: Any) -> Any:
+        """The scale of a site that shares none."""
+
+    def first_scale(self, rows: RowBlocks, noise: Floats) -> Any:
+        """The scale of a site that has none yet: given or known noise, or its rows' own spread."""
+
+    def scale_in_use(self, own: Any, common: Arrays) -> Any:
+        """The scale that all sites share, where they do and it is known; else the site's own."""
+
+
+class GaussianFamily(Family):
+    """Rows are normal about means; the scale is a covariance that the groups of a site share."""
+
+    model = gaussian
+    em_step = staticmethod(gaussian.em_step)
+
+    def __init__(self, settings: MixtureSettings) -> None:
+        self.settings, self.kind = settings, settings.covariance_type
+        self.common_scale = self.kind == "tied" and settings.shares_scale
+        self.keeps_scale = self.kind != "identity" and not self.common_scale
+        self.sent_for_scale = ("scatter",) if self.common_scale else ()
+
+    def prepare(self, clients):
+        """Rows about their site's mean."""
+        return gaussian.prepare(clients)
+
+    def starts(self, rows, keys, start):
+        """Greedy k-means++ seeds, or Ward's clusters."""
+        n_components, n_restarts = self.settings.n_components, self.settings.n_restarts
+        if start == "ward":
+            kind = "tied" if self.kind == "identity" else self.kind
+            return gaussian_starts.ward_start(rows, n_components, kind)
+        return gaussian_starts.kmeans_start(rows, n_components, n_restarts, keys, self.kind)
+
+    def own_scale(self, rows, statistics, components, current):
+        """The covariance of the rows about the means of their groups."""
+        if current is None or self.kind == "identity":
+            return current
+        return gaussian.maximise_covariance(rows, statistics, components, self.kind)
+
+    def first_scale(self, rows, noise):
+        """The spread of all rows, in the shape of the covariance."""
+        if not self.keeps_scale:
+            return None
+        if self.kind == "tied":
+            return gaussian.covariance_of(rows, rows.scatter, "tied")
+        spread = np.maximum(rows.squares / np.maximum(rows.sizes, 1)[:, None], LEAST_SPREAD)
+        return spread if self.kind == "diag" else spread.mean(axis=1)
+
+    def scale_in_use(self, own, common):
+        """A common covariance, if one was sent."""
+        return common["covariance"][None] if common["covariance"].size else own
+
+
+class RegressionFamily(Family):
+    """A row's target is linear in x; the scale is the noise, a standard deviation."""
+
+    model = regression
+    keeps_scale = True
+
+    def __init__(self, settings: MixtureSettings) -> None:
+        self.settings, self.common_scale = settings, settings.shares_scale
+        self.em_step = partial(regression.em_step, learn_sigma=settings.sigma is None)
+        learnt = self.common_scale and settings.sigma is None
+        self.sent_for_scale = ("residual",) if learnt else ()
+
+    def prepare(self, clients):
+        """Features, an intercept if there is one, and target."""
+        return regression.prepare(clients, self.settings.fit_intercept)
+
+    def starts(self, rows, keys, start):
+        """Least squares in groups of rows drawn by lot."""
+        chosen = self.settings
+        return regression_starts.random_start(
+            rows, chosen.n_components, chosen.n_restarts, keys, chosen.sigma
+        )
+
+    def own_scale(self, rows, statistics, components, current):
+        """The root mean square of the residuals, unless the noise is given."""
+        if self.settings.sigma is not None:
+            return current
+        return regression.maximise_sigma(statistics, components, regression.smallest_noise(rows))
+
+    def first_scale(self, rows, noise):
+        """Given or known noise, else the root mean square of the target."""
+        known = self.settings.sigma or (noise[0] if noise.size else None)
+        size = np.sqrt(rows.squares[:, -1] / np.maximum(rows.sizes, 1))
+        return np.full(rows.n_clients, known) if known else np.where(size > 0, size, 1.0)
+
+    def scale_in_use(self, own, common):
+        """A common noise, if one was sent."""
+        shared = self.common_scale and common["noise"].size
+        return np.full_like(own, common["noise"][0]) if shared else own
+
+
+def family_of(settings: MixtureSettings) -> Family:
+    """The family that the settings name."""
+    known: dict[str, Any] = {"gaussian": GaussianFamily, "regression": RegressionFamily}
+    family: Family = known[settings.family](settings)
+    return family
+
+
+def prepare(clients: Federation, settings: MixtureSettings) -> RowBlocks:
+    """The sites' rows, laid out for batched products."""
+    return family_of(settings).prepare(clients)

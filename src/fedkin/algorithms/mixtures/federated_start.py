@@ -1,0 +1,97 @@
+"""A start for mixtures of regressions that all sites find together: `init="federated"`.
+
+A site alone cannot find 5 regressions of 10 coefficients in 150 rows; all sites together can. EM
+with shared coefficients, every site's own weights, and one component more than wanted, from several
+random starts side by side. The spare component takes what no other explains (an outlier site, say);
+the component that the median site uses least is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import numpy as np
+
+from fedkin.algorithms.mixtures.settings import MixtureSettings
+from fedkin.arrays import Floats
+from fedkin.models import regression_mixture as regression
+from fedkin.models.latent_classes import mixture_weights
+from fedkin.protocol import Ask, Field, Replies, Roster, Step
+from fedkin.ties import RELATIVE, first_best, tied_order
+
+# Rounds of the start; it needs to find the components, not to polish them.
+START_ROUNDS = 100
+START_TOL = 1e-3
+# The noise of the start is at least this share of the target's mean square.
+SMALLEST_START_NOISE_SHARE = 1e-12
+# Keeps a division by the size of nothing at all defined.
+TINY = 1e-300
+
+SPREAD = Field((3,), "rows, mean square of the target, mean square of a feature")
+N_COEFFICIENTS = Field((), "number of coefficients of the site's model")
+SUMS = Field(("S", "C", "q"), "products of features and target, weighted and added up")
+LOGLIK = Field(("S",), "log likelihood of the site's rows, for each restart")
+COEF = Field(("S", "C", "p"), "shared coefficients of every restart")
+SIGMA = Field(("S",), "noise of every restart")
+
+
+def _spread(clients, cache, settings, common, personal, memory, keys):
+    squares = cache.squares / np.maximum(cache.sizes, 1)[:, None]
+    rows, feature = cache.sizes.astype(float), squares[:, :-1].mean(axis=1)
+    return {"spread": np.stack([rows, squares[:, -1], feature], axis=1)}, memory
+
+
+def _n_coefficients(clients, cache, settings, common, personal, memory, keys):
+    return {"n_coefficients": np.full(len(clients), float(cache.n_columns - 1))}, memory
+
+
+def _shared_sums(clients, cache, settings, common, personal, memory, keys):
+    """E-step under shared coefficients with the site's own weights, for every restart."""
+    coef, kept = common["coef"], memory or {}
+    m, n_components = len(clients), coef.shape[1]
+    equal = np.full((m, len(coef), n_components), 1.0 / n_components)
+    weights = kept.get("start_weights", equal)
+    parameters = regression.Parameters(weights, coef[None], np.tile(common["sigma"], (m, 1)))
+    statistics = regression.expect(cache, parameters)
+    new = mixture_weights(statistics.counts, weights)
+    reply = {"sums": statistics.packed, "loglik": statistics.loglik}
+    return reply, {**kept, "start_weights": new}
+
+
+def federated_start(
+    roster: Roster, settings: MixtureSettings
+) -> Generator[Ask, Replies, tuple[Floats, float]]:
+    """Shared coefficients (R, p) and the noise found beside them."""
+    note, n_restarts = "federated start", settings.n_restarts
+    replies = yield Ask("spread", note=note)
+    _, square, feature = np.median(replies["spread"], axis=0)
+    replies = yield Ask("n_coefficients", note=note)
+    p = int(np.median(replies["n_coefficients"]))
+    rng = np.random.default_rng([roster.seed, 0x57A7])
+    scale = np.sqrt(square / feature) if feature > 0 else 1.0
+    coef = scale * rng.normal(size=(n_restarts, settings.n_components + 1, p)) / np.sqrt(p)
+    sigma = np.full(n_restarts, settings.sigma or np.sqrt(square) or 1.0)
+    for number in range(START_ROUNDS):
+        replies = yield Ask("shared_sums", {"coef": coef, "sigma": sigma}, note=note)
+        sums = replies.total("sums")
+        new = regression.maximise(sums, coef)
+        if settings.sigma is None:
+            sigma = regression.noise_of(sums, new, SMALLEST_START_NOISE_SHARE * square)
+        moved = np.abs(new - coef).max() / max(np.abs(new).max(), TINY)
+        coef = new
+        if moved <= START_TOL and number > 0:
+            break
+    best = int(first_best(replies.total("loglik"), floor=RELATIVE))
+    counts = replies["sums"][:, best, :, -1]
+    used = np.median(counts / np.maximum(counts.sum(axis=1, keepdims=True), TINY), axis=0)
+    kept = np.sort(tied_order(-used)[: settings.n_components])
+    return coef[best, kept], float(sigma[best])
+
+
+FEDERATED_START = {
+    "spread": Step(_spread, {"spread": SPREAD}),
+    "n_coefficients": Step(_n_coefficients, {"n_coefficients": N_COEFFICIENTS}),
+    "shared_sums": Step(
+        _shared_sums, {"sums": SUMS, "loglik": LOGLIK}, {"coef": COEF, "sigma": SIGMA}
+    ),
+}

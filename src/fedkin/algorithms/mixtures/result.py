@@ -1,0 +1,167 @@
+"""What a fit of groups inside sites is, in numbers and in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+
+from fedkin.arrays import Array, Bools, Floats
+from fedkin.names import sites_listed
+from fedkin.protocol import Memory, Result
+from fedkin.protocol.runs import About
+from fedkin.tables import Table
+
+# Outlier scores are about standard normal; a site with a higher one than this is pointed out.
+ODD_SCORE = 4.0
+# What left the sites, by field.
+LEFT = {
+    "components": "Each site sent its components in every round. A group of few rows at a site is "
+    "told by its mean: a group of one row is that row.",
+    "sums": "Each site sent its rows (or products of them) weighted by group and added up; sizes "
+    "and means of its groups follow from these sums.",
+    "variances": "Each site also sent the sampling variance of each of its components; the number "
+    "of rows in each of its groups can be inferred from it.",
+    "weights": "Each site also sent its mixture weights.",
+    "scatter": "Each site also sent the scatter of its rows about its components.",
+    "residual": "Each site also sent the mean squared residual of its rows.",
+    "spread": "Each site also sent the mean square of its target and of its features.",
+    "moments": "Each site also sent sums of its x and of products of its x.",
+}
+# What is said of a site that was not compared with others.
+NOTHING_ODD: dict[str, Any] = {"outlier_score": np.nan, "ambiguous": False, "halvings": 0.0}
+WEIGHTS_STAYED = "Mixture weights stayed at the sites."
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MixtureResult(Result):
+    """R components of m sites.
+
+    `components` (m, R, p) and `centers` (R, p) are None where they stayed at the sites, as
+    `weights` (m, R) and a `scale` (m, ...) of their own are until `with_memories`.
+    """
+
+    site_loglik: Floats
+    site_rows: Floats
+    converged: Array
+    outlier_score: Floats = None  # type: ignore[assignment]
+    ambiguous: Bools = None  # type: ignore[assignment]
+    halvings: Floats = None  # type: ignore[assignment]
+    components: Floats | None = None
+    centers: Floats | None = None
+    covariance: Floats | None = None
+    noise: Floats | None = None
+    between_variance: Floats | None = None
+    weights: Floats | None = None
+    scale: Floats | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, value in NOTHING_ODD.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, np.full(len(self.site_rows), value))
+
+    @property
+    def heard(self) -> Bools:
+        """Sites that have a part in the fit, (m,)."""
+        return self.site_rows > 0
+
+    @property
+    def history(self) -> dict[str, Floats]:
+        """What was noted in every round."""
+        return {n.removeprefix("history_"): a for n, a in self.items() if n.startswith("history_")}
+
+    def with_memories(self, memories: Memory, settings: Any) -> Self:
+        """With what sites kept to themselves, where it can be seen.
+
+        A site that was not heard gets the average weights and the median scale.
+        """
+        known, scale = memories or {}, self._shared_scale(settings)
+        if scale is None and "scale" in known:
+            own = known["scale"]
+            scale = _where(self.heard, own, np.median(own[self.heard], axis=0))
+        weights = self.or_average(known["weights"]) if "weights" in known else None
+        return replace(self, weights=weights, scale=scale)
+
+    def or_average(self, weights: Floats) -> Floats:
+        """Weights (m, ...) in which the sites that have none get the others' average."""
+        has = self.heard & (weights.reshape(len(weights), -1).sum(axis=1) > 0)
+        return _where(has, weights, weights[has].mean(axis=0))
+
+    def _shared_scale(self, settings: Any) -> Floats | None:
+        """The noise of every site (m,), or the covariance of all (d, d), where they share it."""
+        if settings.family == "regression":
+            common = self.noise[0] if self.noise is not None and self.noise.size else None
+            sigma = settings.sigma if settings.sigma is not None else common
+            return None if sigma is None else np.full(len(self.site_rows), float(sigma))
+        return self.covariance if self.covariance is not None and self.covariance.size else None
+
+    # ------------------------------------------------------------ in words
+
+    def title(self, about: About) -> str:
+        """The fit in half a line."""
+        kind = "regressions" if about.settings.family == "regression" else "groups"
+        return (
+            f"{len(about.sites)} sites, {about.settings.n_components} {kind}, "
+            f"log likelihood {np.nansum(self.site_loglik):.6g}"
+        )
+
+    def tables(self, about: About) -> dict[str, Table]:
+        """The population and the sites."""
+        return {
+            "centers": Table(self._population(about), "Population"),
+            "sites": Table(self._sites(about), "Sites"),
+        }
+
+    def _population(self, about: About) -> dict[str, Any]:
+        columns: dict[str, Any] = {"group": np.arange(about.settings.n_components)}
+        if self.weights is not None:
+            columns["mean weight"] = self.weights[self.heard].mean(axis=0)
+        if self.between_variance is not None and np.isfinite(self.between_variance).all():
+            columns["spread between sites"] = np.sqrt(self.between_variance)
+        if self.centers is not None:
+            if about.settings.has_intercept:
+                columns["intercept"] = self.centers[:, -1]
+            columns |= dict(zip(about.features, self.centers.T))
+        return columns
+
+    def _sites(self, about: About) -> dict[str, Any]:
+        columns: dict[str, Any] = {"site": about.sites, "rows": self.site_rows}
+        with np.errstate(invalid="ignore", divide="ignore"):
+            columns["log likelihood per row"] = self.site_loglik / self.site_rows
+        if np.isfinite(self.outlier_score).any():
+            columns["outlier score"] = self.outlier_score
+            columns["groups ambiguous"] = self.ambiguous
+        if self.weights is not None:
+            columns |= {f"weight {r}": weight for r, weight in enumerate(self.weights.T)}
+        return columns
+
+    def account(self, about: About) -> list[str]:
+        """What left the sites, from the fields that did."""
+        account = [sentence for name, sentence in LEFT.items() if name in about.left]
+        told = {"weights", "variances"} & set(about.left)
+        return account if told else [*account, WEIGHTS_STAYED]
+
+    def remarks(self, about: About) -> list[str]:
+        """Sites unlike the others, and sites whose groups are hard to match."""
+        remarks, odd = [], np.nan_to_num(self.outlier_score) > ODD_SCORE
+        if odd.any():
+            named = sites_listed(about.sites[odd])
+            remarks.append(f"Unlike the others (outlier score above {ODD_SCORE:g}): {named}.")
+        if self.ambiguous.any():
+            named = sites_listed(about.sites[self.ambiguous])
+            remarks.append(f"Groups could be matched otherwise at: {named}.")
+        return remarks
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class JoinedResult(MixtureResult):
+    """The fit of sites that exchanged components."""
+
+    history_change: Floats
+
+
+def _where(rows: Bools, values: Floats, otherwise: Floats) -> Floats:
+    """Values (m, ...) of some rows, and one value for all others."""
+    return np.where(rows.reshape(-1, *[1] * (values.ndim - 1)), values, otherwise)

@@ -1,0 +1,205 @@
+"""The sites' half of the methods for groups inside sites, but for what is FedGrEM's own.
+
+Weights and scale are a site's memory; components come from the server each round and go back
+improved. What else leaves a site is what a question names among `OPTIONAL`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from fedkin.algorithms.mixtures.families import family_of
+from fedkin.models import gaussian_mixture as gaussian
+from fedkin.models import regression_mixture as regression
+from fedkin.models.latent_classes import mixture_weights
+from fedkin.protocol import Field, Step
+
+# A variance that stands for "this site knows nothing of this component": infinity may not travel.
+UNKNOWN_VARIANCE = 1e90
+# Passes in which a site that gets components from outside finds its weights and scale to them: the
+# spread of all its rows, where the scale begins, would blur the groups it was sent.
+FIRST_PASSES = 30
+# The t-th mini-batch moves a site's own running mean by t^-RATE of the way: batches average out,
+# and the way is long enough (Robbins and Monro: between 1/2 and 1).
+BATCH_RATE = 0.7
+
+# ------------------------------------------------------------------ what may leave a client
+
+ROWS = Field((), "number of rows")
+COMPONENTS = Field(("R", "p"), "the site's means or coefficients")
+LOGLIK = Field((), "log likelihood of the site's rows")
+HALVINGS = Field((), "how often the gradient step had to be halved so far")
+SUMS = Field(("R", "q"), "rows (or their products), weighted by responsibility and added up")
+OPTIONAL = {
+    "variances": Field(("R",), "sampling variance of each component; group sizes follow"),
+    "weights": Field(("R",), "the site's mixture weights", bound=1.0),
+    "scatter": Field(("d", "d"), "squares and products of the rows about their component's mean"),
+    "residual": Field((), "mean squared residual of the site's rows"),
+}
+
+ORDER = Field(("R",), "which of the site's components is the r-th", dtype="int64", bound=1e6)
+COMMON = {
+    "covariance": Field(("e", "e"), "covariance common to all sites; empty if there is none"),
+    "noise": Field(("z",), "noise at which a site without its own begins; empty if not known"),
+}
+PERSONAL = {
+    "components": COMPONENTS,
+    "order": ORDER,
+    "weights": Field(("s",), "weights the site shall use; empty if it shall keep its own"),
+}
+
+
+# ------------------------------------------------------------------ client functions
+
+
+def start(clients, cache, settings, common, personal, memory, keys, fields, how="kmeans++"):
+    """Fit alone; components leave, weights and scale stay."""
+    family = family_of(settings)
+    weights, components, scale = fit = family.alone(cache, keys, how)
+    kept = {
+        "weights": weights,
+        "first_weights": weights,
+        "components": components,
+        "halvings": np.zeros(len(weights)),
+    }
+    if scale is not None:
+        kept["scale"] = scale
+    reply = {"components": components, "rows": cache.sizes.astype(float)}
+    return with_optional(reply, fields, family, cache, family.expect(cache, fit), fit), kept
+
+
+def start_again(clients, cache, settings, common, personal, memory, keys, fields):
+    """Fit alone once more, also from the sites' common centres; the likelier fit counts.
+
+    A site whose own start went astray finds its groups with everybody's help; one that is
+    different stays different, because its own likelihood decides.
+    """
+    family, m = family_of(settings), len(clients)
+    centers = np.broadcast_to(common["centers"], (m, *common["centers"].shape))
+    sent = {**personal, "components": centers, "weights": np.empty((m, 0))}
+    memory, scale = remembered(family, cache, common, sent, memory)
+    own = memory.get("components", centers)
+    own = np.take_along_axis(own, personal["order"][..., None], axis=1)
+    both = [
+        np.stack([memory["weights"], equal_weights(centers)], axis=1),
+        np.stack([own, centers], axis=1),
+        None if scale is None else np.stack([np.broadcast_to(scale, (m, *scale.shape[1:]))] * 2, 1),
+    ]
+    weights, components, new_scale = family.likeliest(cache, both)
+    kept = {**memory, "weights": weights, "first_weights": weights, "components": components}
+    if "scale" in memory:
+        kept["scale"] = scale = new_scale
+    fit = weights, components, scale
+    reply = {"components": components, "rows": cache.sizes.astype(float)}
+    return with_optional(reply, fields, family, cache, family.expect(cache, fit), fit), kept
+
+
+def settle(clients, cache, settings, common, personal, memory, keys):
+    """Take the final components and bring own weights up to date; only the likelihood leaves."""
+    family = family_of(settings)
+    memory, scale = remembered(family, cache, common, personal, memory)
+    weights, components = memory["weights"], personal["components"]
+    statistics = family.expect(cache, (weights, components, scale))
+    if not personal["weights"].size:
+        weights = mixture_weights(statistics.counts, weights)
+    return {"loglik": statistics.loglik}, {**memory, "weights": weights, "components": components}
+
+
+# ------------------------------------------------------------------ what a site remembers
+
+
+def remembered(family, rows, common, personal, memory):
+    """Memory in the server's order, and the scale in use; a site without memory begins here."""
+    components, order = personal["components"], personal["order"]
+    if memory is None or "weights" not in memory:
+        scale = family.first_scale(rows, common["noise"])
+        weights, scale = found_to(family, rows, components, scale, common)
+        memory = {"weights": weights, "first_weights": weights, "halvings": np.zeros(len(weights))}
+        if scale is not None:
+            memory["scale"] = scale
+    turned = ("weights", "first_weights")
+    memory = {**memory, **{n: np.take_along_axis(memory[n], order, axis=1) for n in turned}}
+    if personal["weights"].size:
+        memory["weights"] = personal["weights"]
+    return memory, family.scale_in_use(memory.get("scale"), common)
+
+
+def found_to(family, rows, components, scale, common):
+    """Weights (m, R) and own scale that go with given components, from equal weights."""
+    weights = equal_weights(components)
+    for _ in range(FIRST_PASSES):
+        used = family.scale_in_use(scale, common)
+        statistics = family.expect(rows, (weights, components, used))
+        weights = mixture_weights(statistics.counts, weights)
+        if used is scale:
+            scale = family.own_scale(rows, statistics, components, scale)
+    return weights, scale
+
+
+def equal_weights(components):
+    """Weights (m, R) for components (m, R, p) of which nothing is known."""
+    return np.full(components.shape[:2], 1.0 / components.shape[1])
+
+
+class Batch:
+    """The rows of one step: all of them, or a mini-batch of each site, which stands for all.
+
+    What batches give is averaged over time. The mean is the site's own: the server's pull must not
+    enter it, or it would add up.
+    """
+
+    def __init__(self, cache, settings, keys, memory):
+        self.rows, self.memory, self._rate = cache, memory, None
+        if settings.batch_size:
+            self.rows = cache.batch(keys, settings.batch_size)
+            n_batches = memory.get("n_batches", np.zeros(len(cache.sizes))) + 1.0
+            self.memory = {**memory, "n_batches": n_batches}
+            self._rate = np.where(self.rows.sizes < cache.sizes, n_batches**-BATCH_RATE, 1.0)
+
+    def averaged(self, name, new):
+        """The running mean of what the batches gave, (m, ...); without batches it is the new."""
+        if self._rate is None:
+            return new
+        old = self.memory.get(f"batch_{name}", new)
+        mean = old + self._rate.reshape(-1, *[1] * (new.ndim - 1)) * (new - old)
+        self.memory = {**self.memory, f"batch_{name}": mean}
+        return mean
+
+
+# ------------------------------------------------------------------ what else leaves
+
+
+def with_optional(reply, fields, family, rows, statistics, fit, about=None):
+    """The reply with the optional fields that were asked for.
+
+    A mini-batch stands for all rows. Scatter and residuals are about the components `about`, those
+    of the fit unless others are given.
+    """
+    weights, components, scale = fit
+    about = components if about is None else about
+    n_used = np.maximum(statistics.n_rows, 1.0)
+    share = reply["rows"] / n_used
+    made = dict(reply)
+    if "variances" in fields:
+        known = scale if family.keeps_scale else None
+        own = family.model.sampling_variance(statistics, known) / np.maximum(share, 1.0)[:, None]
+        made["variances"] = np.where(np.isfinite(own), own, UNKNOWN_VARIANCE)
+    if "weights" in fields:
+        made["weights"] = weights
+    if "scatter" in fields:
+        scatter = gaussian.within_scatter(rows, statistics, about, "tied")
+        made["scatter"] = share[:, None, None] * scatter
+    if "residual" in fields:
+        made["residual"] = regression.residual_squares(statistics, about) / n_used
+    return made
+
+
+_FIT = {"components": COMPONENTS, "rows": ROWS}
+START = {
+    "start": Step(start, _FIT, optional=OPTIONAL),
+    "start_by_ward": Step(partial(start, how="ward"), _FIT, optional=OPTIONAL),
+}
+START_AGAIN = Step(start_again, _FIT, {**COMMON, "centers": COMPONENTS}, {"order": ORDER}, OPTIONAL)
+SETTLE = Step(settle, {"loglik": LOGLIK}, COMMON, PERSONAL)
