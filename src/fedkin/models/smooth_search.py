@@ -34,8 +34,10 @@ class Found(NamedTuple):
     n_evaluations: int
 
 
-def minimise(objective: Objective, start: Floats, tol: float = 1e-7) -> Found:
-    """A local minimum near `start`."""
+def minimise(
+    objective: Objective, start: Floats, tol: float = 1e-7, inverse: Floats | None = None
+) -> Found:
+    """A local minimum near `start`; `inverse` (p, p) guesses the inverse of the curvature."""
     from scipy.optimize import minimize
 
     count = 0
@@ -53,7 +55,8 @@ def minimise(objective: Objective, start: Floats, tol: float = 1e-7) -> Found:
         value, gradient = counted(point)
         return value - first, gradient
 
-    point, inverse, gradient = start, np.eye(len(start)), np.inf
+    point, gradient = start, np.inf
+    inverse = np.eye(len(start)) if inverse is None else inverse
     for hand_over in (DOWNHILL, DOWNHILL**2, tol):
         options = {"gtol": hand_over, "maxiter": MOST_STEPS, "hess_inv0": inverse}
         with np.errstate(all="ignore"):  # line searches try points far out
