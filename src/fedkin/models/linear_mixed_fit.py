@@ -33,6 +33,8 @@ from fedkin.models.smooth_search import Found, minimise
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
+# Relative standard deviations to start from.
+STARTS = (0.1, 0.3, 1.0, 3.0, 10.0)
 # A search that ended where V lacks a direction is begun again at most this often.
 MOST_RESTARTS = 3
 # Relative standard deviation with which a missing direction is tried.
@@ -120,7 +122,7 @@ def search(prepared: Prepared, shape: Shape, method: Method, start: Floats | Non
     def objective(theta: Floats) -> tuple[float, Floats]:
         return criterion(prepared, shape, method, theta)
 
-    found = minimise(objective, shape.start() if start is None else start)
+    found = minimise(objective, _start(prepared, shape, method) if start is None else start)
     spent = found.n_evaluations
     for _ in range(MOST_RESTARTS):
         again = _missing_direction(prepared, shape, method, found.point)
@@ -132,6 +134,16 @@ def search(prepared: Prepared, shape: Shape, method: Method, start: Floats | Non
             break
         found = other
     return found._replace(n_evaluations=spent)
+
+
+def _start(prepared: Prepared, shape: Shape, method: Method) -> Floats:
+    """The best of a few multiples of the identity."""
+
+    def value(size: float) -> float:
+        sums = evaluate(prepared, shape.factor(shape.start(size)), slopes=False)
+        return profile(prepared, sums, method).value
+
+    return shape.start(min(STARTS, key=value))
 
 
 def finished(prepared: Prepared, shape: Shape, method: Method, found: Found) -> LinearMixedFit:
