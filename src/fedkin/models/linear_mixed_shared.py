@@ -25,12 +25,12 @@ from fedkin.models.least_squares import upper_triangle
 from fedkin.models.linear_mixed import (
     LOG_2PI,
     Method,
-    back_substitute,
     eliminate,
     remainder,
     target_products,
 )
 from fedkin.models.random_covariance import Shape
+from fedkin.models.small_matrices import backward
 from fedkin.models.smooth_search import Found, minimise
 
 Floats = NDArray[np.float64]
@@ -63,7 +63,7 @@ def answers(
     everything = target_products(statistics, np.arange(d + 1))
     products = np.concatenate([everything[random], everything[random][:, random]], axis=1)
     root, half = eliminate(products, factor)
-    solved = back_substitute(root, half)
+    solved = backward(root, half)
     left = remainder(products[:, : d + 1], products[:, d + 1 :], solved[:, : d + 1], factor)
     curved = solved[:, d + 1 :]
     logdet = 2.0 * sum(np.log(root[j, j]) for j in range(len(factor)))
