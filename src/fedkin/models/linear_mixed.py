@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from fedkin.models.least_squares import n_coefficients, upper_triangle
 from fedkin.models.random_covariance import Shape
+from fedkin.models.small_matrices import backward
 
 Floats = NDArray[np.float64]
 Method = Literal["reml", "ml"]
@@ -140,7 +141,7 @@ def evaluate(prepared: Prepared, factor: Floats, slopes: bool = True) -> Sums:
             cross -= (row * weight) @ row.T
         logdet += 2.0 * float(weight @ sum(np.log(root[j, j]) for j in range(q)))
         if slopes:
-            solved = back_substitute(root, half)
+            solved = backward(root, half)
             logdet_slope += np.einsum("jim,m->ij", solved[:, p1:], weight)
             first = solved[:, :p1]
             left = remainder(products[:, :p1], products[:, p1:], first, factor)
@@ -171,16 +172,6 @@ def eliminate(products: Floats, factor: Floats) -> tuple[Floats, Floats]:
             below = gram[i, j] - np.einsum("km,km->m", root[i, :j], root[j, :j])
             root[i, j] = below / root[j, j]
     return root, half
-
-
-def back_substitute(root: Floats, half: Floats) -> Floats:
-    """C'^-1 `half` (q, r, m): with `eliminate`, M^-1 L' (products)."""
-    out = half.copy()
-    for j in range(len(root) - 1, -1, -1):
-        for i in range(j + 1, len(root)):
-            out[j] -= root[i, j] * out[i]
-        out[j] /= root[j, j]
-    return out
 
 
 # ------------------------------------------------------------------ the criterion

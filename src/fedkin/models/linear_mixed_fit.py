@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from fedkin.models.linear_mixed import (
     Method,
     Prepared,
-    back_substitute,
     criterion,
     eliminate,
     evaluate,
@@ -28,11 +27,14 @@ from fedkin.models.linear_mixed import (
 )
 from fedkin.models.linear_mixed_scales import prepare
 from fedkin.models.random_covariance import SINGULAR, Covariance, Shape
+from fedkin.models.small_matrices import backward, solve
 from fedkin.models.smooth_search import Found, minimise
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
+# Relative standard deviations to start from.
+STARTS = (0.1, 0.3, 1.0, 3.0, 10.0)
 # A search that ended where V lacks a direction is begun again at most this often.
 MOST_RESTARTS = 3
 # Relative standard deviation with which a missing direction is tried.
@@ -120,7 +122,7 @@ def search(prepared: Prepared, shape: Shape, method: Method, start: Floats | Non
     def objective(theta: Floats) -> tuple[float, Floats]:
         return criterion(prepared, shape, method, theta)
 
-    found = minimise(objective, shape.start() if start is None else start)
+    found = minimise(objective, _start(prepared, shape, method) if start is None else start)
     spent = found.n_evaluations
     for _ in range(MOST_RESTARTS):
         again = _missing_direction(prepared, shape, method, found.point)
@@ -132,6 +134,16 @@ def search(prepared: Prepared, shape: Shape, method: Method, start: Floats | Non
             break
         found = other
     return found._replace(n_evaluations=spent)
+
+
+def _start(prepared: Prepared, shape: Shape, method: Method) -> Floats:
+    """The best of a few multiples of the identity."""
+
+    def value(size: float) -> float:
+        sums = evaluate(prepared, shape.factor(shape.start(size)), slopes=False)
+        return profile(prepared, sums, method).value
+
+    return shape.start(min(STARTS, key=value))
 
 
 def finished(prepared: Prepared, shape: Shape, method: Method, found: Found) -> LinearMixedFit:
@@ -177,26 +189,16 @@ def predicted_effects(
     m = prepared.products.shape[2]
     outside = prepared.spread @ factor
     root, half = eliminate(prepared.products, factor)
-    solved = back_substitute(root, half)
+    solved = backward(root, half)
     toward = np.append(-coef, 1.0) * prepared.scale
     means = np.einsum("jk,krm,r->mj", outside, solved[:, : p + 1], toward)
     identity = np.broadcast_to(np.eye(q)[:, :, None], (q, q, m))
-    own = back_substitute(root, forward_substitute(root, identity))
+    own = solve(root, identity)
     given = variance * np.einsum("ij,jkm,lk->mil", outside, own, outside)
     pulled = np.einsum("jk,krm->mjr", outside, solved[:, :p])
     moved = pulled @ inverse
     total = given + variance * moved @ pulled.transpose(0, 2, 1)
     return Effects(means, given, total, -variance * moved @ prepared.basis.T)
-
-
-def forward_substitute(root: Floats, right: Floats) -> Floats:
-    """C^-1 `right` (q, r, m) for lower factors C (q, q, m)."""
-    out = np.array(right)
-    for j in range(len(root)):
-        for i in range(j):
-            out[j] -= root[j, i] * out[i]
-        out[j] /= root[j, j]
-    return out
 
 
 # ------------------------------------------------------------------ ends at the boundary
@@ -214,7 +216,7 @@ def covariance_slope(prepared: Prepared, factor: Floats, method: Method) -> Floa
         pull[:-1, :-1] += found.inverse
     p1 = prepared.rank + 1
     own, gram = prepared.products[:, :p1], prepared.products[:, p1:]
-    solved = back_substitute(*eliminate(prepared.products, factor))
+    solved = backward(*eliminate(prepared.products, factor))
     left = remainder(own, gram, solved[:, :p1], factor)
     curve = remainder(gram, gram, solved[:, p1:], factor)
     weight = prepared.weights

@@ -14,13 +14,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkin.models.least_squares import RANK_TOLERANCE
+from fedkin.models.least_squares import RANK_TOLERANCE, n_coefficients, upper_triangle
 from fedkin.models.linear_mixed import Prepared, target_products, total_products
 from fedkin.models.random_covariance import Covariance, Shape, shape_of
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
+# A client whose columns are longer than this many times the median's counts for less in the scales.
+MANY_TIMES = 10.0
 # Weight of a column in a linear dependence below which it takes no part in it.
 TAKES_PART = 1e-6
 
@@ -53,10 +55,13 @@ def prepare(
     offset = fixed.basis @ (fixed.basis.T @ gram[:-1, -1])
     left = float(gram[-1, -1] - offset @ gram[:-1, -1])
     scale = float(np.sqrt(left / n_rows)) if left > 0 else 1.0
-    spread, blocks = random_coordinates(gram[:-1, :-1], n_rows, random, covariance, fit_intercept)
+    # "isotropic" means the columns standardised over all rows; else scales are a matter of search.
+    pooled = covariance == "isotropic"
+    own = gram[:-1, :-1] / n_rows if pooled else typical_gram(statistics, weights)
+    spread, blocks = random_coordinates(own, random, covariance, fit_intercept)
     columns = _columns(fixed.basis, offset, scale, random, spread)
-    own = columns[:, : fixed.basis.shape[1] + 1]
-    total = own.T @ gram @ own
+    without = columns[:, : fixed.basis.shape[1] + 1]
+    total = without.T @ gram @ without
     products = _products(statistics, random, spread, columns)
     shape = shape_of(covariance, spread.shape[1], blocks)
     prepared = Prepared(
@@ -102,8 +107,24 @@ def independent_columns(gram: Floats, rank: int) -> Indices:
     return np.sort(np.argsort(-pivots, kind="stable")[:rank])
 
 
+def typical_gram(statistics: Floats, weights: Floats) -> Floats:
+    """Mean of x x' over rows (d, d), in which clients in other units do not outvote the rest.
+
+    A client whose mean squares are many times the median client's counts for less.
+    """
+    d = n_coefficients(len(statistics))
+    upper = upper_triangle(d + 1)
+    diagonal = np.flatnonzero((upper[0] == upper[1]) & (upper[0] < d))
+    size = statistics[diagonal] / np.maximum(statistics[-1], 1.0)
+    typical = np.array([np.median(row[row > 0]) if (row > 0).any() else 1.0 for row in size])
+    share = (size / typical[:, None]).max(axis=0, initial=0.0)
+    counted = weights * np.minimum(1.0, MANY_TIMES / np.maximum(share, 1.0))
+    total = total_products(statistics, counted)[:-1, :-1]
+    return total / max(float(statistics[-1] @ counted), np.finfo(float).tiny)
+
+
 def random_coordinates(
-    gram: Floats, n_rows: float, random: Indices, covariance: Covariance, fit_intercept: bool
+    gram: Floats, random: Indices, covariance: Covariance, fit_intercept: bool
 ) -> tuple[Floats, Indices]:
     """`spread` (q, r): X[:, random] spread are the columns worked with; and blocks (r,).
 
@@ -113,14 +134,14 @@ def random_coordinates(
     """
     blocks = np.zeros(len(random), dtype=np.intp)
     if covariance == "full":
-        spread = np.sqrt(n_rows) * fixed_coordinates(gram[np.ix_(random, random)]).basis
+        spread = fixed_coordinates(gram[np.ix_(random, random)]).basis
         return spread, blocks[: spread.shape[1]]
-    square = np.diag(gram)[random] / n_rows
+    square = np.diag(gram)[random]
     size = np.sqrt(np.where(square > 0, square, 1.0))
     if covariance == "diagonal" or not fit_intercept:
         return np.diag(1.0 / size), blocks
     intercept = len(gram) - 1
-    mean = gram[intercept, random] / n_rows
+    mean = gram[intercept, random]
     level = np.flatnonzero(random == intercept)
     variance = square - mean**2
     # A column that does not vary is its own scale.

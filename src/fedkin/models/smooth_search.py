@@ -34,35 +34,53 @@ class Found(NamedTuple):
     n_evaluations: int
 
 
-def minimise(objective: Objective, start: Floats, tol: float = 1e-7) -> Found:
-    """A local minimum near `start`."""
+class Remembered:
+    """An objective that is asked once at a point; `count` points so far."""
+
+    def __init__(self, objective: Objective) -> None:
+        self._objective = objective
+        self._known: dict[bytes, tuple[float, Floats]] = {}
+
+    @property
+    def count(self) -> int:
+        """How many points were asked for."""
+        return len(self._known)
+
+    def __call__(self, point: Floats) -> tuple[float, Floats]:
+        """Value and slope at a point."""
+        key = np.asarray(point, dtype=float).tobytes()
+        if key not in self._known:
+            self._known[key] = self._objective(point)
+        return self._known[key]
+
+
+def minimise(
+    objective: Objective, start: Floats, tol: float = 1e-7, inverse: Floats | None = None
+) -> Found:
+    """A local minimum near `start`; `inverse` (p, p) guesses the inverse of the curvature."""
     from scipy.optimize import minimize
 
-    count = 0
-
-    def counted(point: Floats) -> tuple[float, Floats]:
-        nonlocal count
-        count += 1
-        return objective(point)
-
+    asked = objective if isinstance(objective, Remembered) else Remembered(objective)
+    before = asked.count
+    first = asked(start)[0]
     if not len(start):
-        return Found(start, counted(start)[0], 0.0, count)
-    first = counted(start)[0]
+        return Found(start, first, 0.0, asked.count - before)
 
     def shifted(point: Floats) -> tuple[float, Floats]:
-        value, gradient = counted(point)
+        value, gradient = asked(point)
         return value - first, gradient
 
-    point, inverse, gradient = start, np.eye(len(start)), np.inf
+    point, gradient = start, np.inf
+    inverse = np.eye(len(start)) if inverse is None else 0.5 * (inverse + inverse.T)
     for hand_over in (DOWNHILL, DOWNHILL**2, tol):
         options = {"gtol": hand_over, "maxiter": MOST_STEPS, "hess_inv0": inverse}
         with np.errstate(all="ignore"):  # line searches try points far out
             ended = minimize(shifted, point, jac=True, method="BFGS", options=options)
         inverse = 0.5 * (ended.hess_inv + ended.hess_inv.T)
-        point, gradient = refine(counted, ended.x, inverse, tol)
+        point, gradient = refine(asked, ended.x, inverse, tol)
         if gradient <= tol:
             break
-    return Found(point, counted(point)[0], gradient, count)
+    return Found(point, asked(point)[0], gradient, asked.count - before)
 
 
 def refine(
