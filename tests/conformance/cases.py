@@ -97,6 +97,14 @@ def _least_squares(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
     return {"coef": coef[None], "sigma": np.sqrt(np.mean((y - X @ coef) ** 2))}
 
 
+def _one_regression(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+    """Copies of one site do not differ: their mixed model is one regression."""
+    design = np.column_stack([X, np.ones(len(X))])
+    coef = np.linalg.lstsq(design, y, rcond=None)[0]
+    sigma = np.sqrt(np.mean((y - design @ coef) ** 2))
+    return {"coef": coef, "sigma": sigma, "random_covariance": np.zeros((4, 4))}
+
+
 def _lasso(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
     from sklearn.linear_model import Lasso
 
@@ -344,6 +352,15 @@ CASES = (
         {"share": "sums", "n_components": 1, "fit_intercept": False},
         _least_squares,
         ("coef", "sigma", "weights"),
+    ),
+    Case(
+        "mixed_model",
+        {},
+        {"method": "ml"},
+        _one_regression,
+        ("coef", "coef_covariance", "random_covariance", "sigma"),
+        one_round=True,
+        personal=("effects", "effects_covariance"),
     ),
     Case(
         "standardizer",

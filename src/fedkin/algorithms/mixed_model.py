@@ -8,13 +8,13 @@
 | u_i (BLUP) and its error | `effects`, `effects_covariance` |
 | V, sigma | `random_covariance`, `sigma` |
 
-REML and ML need of a site nothing but its sums of products of features and target, so the fit is the
-one that all rows in one place would give, to rounding (`models.linear_mixed`). These are the very
-sums that FMLR sends with `share="statistics"`: a journal of such a fit can be fitted again as a mixed
-model, and no site is asked again.
+REML and ML need of a site nothing but its sums of products of features and target, so the fit is
+the one that all rows in one place would give, to rounding (`models.linear_mixed`). These are the
+very sums that FMLR sends with `share="statistics"`: a journal of such a fit can be fitted again as
+a mixed model, and no site is asked again.
 
 Where we differ from the distributed versions in the literature (DLMM and its R package): the
-restricted likelihood has its log|P|, and effects have their own errors, not the spread between sites.
+restricted likelihood has its log|P|, and effects have their own errors, not the spread of sites.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from fedkin.algorithms.mixed_model_result import MixedModelResult
 from fedkin.arrays import Bools, Floats, Indices
 from fedkin.federation import Federation
 from fedkin.models.least_squares import n_coefficients, packed_statistics, possible
+from fedkin.models.linear_mixed import Method
 from fedkin.models.linear_mixed_fit import LinearMixedFit, fit
+from fedkin.models.random_covariance import Covariance
 from fedkin.protocol import Algorithm, Ask, Program, Roster, Step
 from fedkin.settings import Flag, Settings, one_of, setting
 
@@ -58,8 +60,8 @@ class MixedModelSettings(Settings):
     """What can be set; `fedkin.MixedModel` says what each does."""
 
     random: Any = setting("all", RandomColumns())
-    method: str = setting("reml", one_of("reml", "ml"))
-    covariance: str = setting("full", one_of("full", "diagonal", "isotropic"))
+    method: Method = setting("reml", one_of("reml", "ml"))
+    covariance: Covariance = setting("full", one_of("full", "diagonal", "isotropic"))
     fit_intercept: bool = setting(True, Flag(), at_site=True)
 
     def random_columns(self, n_coef: int) -> Indices:

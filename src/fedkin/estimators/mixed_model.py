@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedkin.algorithms.mixed_model import MIXED_MODEL, WITHOUT_LEVEL
 from fedkin.algorithms.mixed_model_result import LEVEL, MixedFacts, extended, term_names
+from fedkin.engines.kept import KeptReplies
 from fedkin.estimators.base import FederatedEstimator
 from fedkin.estimators.fmlr import ImplausibleSitesWarning
 from fedkin.federation import Federation
@@ -126,6 +127,23 @@ class MixedModel(RegressorMixin, FederatedEstimator):
         names = _columns_of(federation, self.engine)
         return settings.replace(random=_positions(settings.random, names))
 
+    @classmethod
+    def from_journal(cls, folder, *, feature_names=None, **parameters):
+        """Fit to what sites sent in an earlier run, of FMLR or of a mixed model; none is asked.
+
+        Parameters
+        ----------
+        folder : path
+            Journal of a fit with share="statistics": `InProcess(journal=folder)`.
+        feature_names : list of str or None
+            Names of the columns, which a journal does not keep.
+        **parameters
+            Of the mixed model; `fit_intercept` is that of the run.
+        """
+        engine = KeptReplies.read(folder, "statistics", feature_names)
+        own = {"fit_intercept": engine.settings["fit_intercept"], **parameters}
+        return cls(**own, engine=engine).fit()
+
     # ------------------------------------------------------------ after
 
     def _read(self, run) -> None:
@@ -135,6 +153,8 @@ class MixedModel(RegressorMixin, FederatedEstimator):
         d = len(result.coef) - self.fit_intercept
         error = np.sqrt(np.diag(result.coef_covariance))
         self.n_features_in_ = d
+        if isinstance(self.engine, KeptReplies) and self.engine.features is not None:
+            self.feature_names_in_ = np.array(self.engine.features, dtype=object)
         self.coef_, self.coef_se_, self.df_ = result.coef[:d], error[:d], facts.degrees[:d]
         self.intercept_ = float(result.coef[d:].sum())
         self.intercept_se_ = float(error[d:].sum())
@@ -152,7 +172,7 @@ class MixedModel(RegressorMixin, FederatedEstimator):
         self.collinear_ = term_names(self._features(), np.array(self._fit.collinear, dtype=int))
         self.implausible_sites_ = self.client_names_[result.implausible]
         self.converged_ = bool(result.gradient <= CONVERGED)
-        self.history_ = {}
+        self.history_: dict[str, Any] = {}
         place = {int(k): i for i, k in enumerate(result.heard)}
         self._place = {name: place.get(k, NEW_SITE) for name, k in self._position.items()}
 

@@ -112,8 +112,22 @@ def fit(
 ) -> LinearMixedFit:
     """Fit to packed statistics (., m), clients last, as `packed_statistics` gives them."""
     prepared, shape = prepare(statistics, random, covariance, fit_intercept, weights)
+    if prepared.total_rows <= prepared.rank:
+        raise ValueError(
+            f"n_samples={prepared.total_rows:g} rows in all cannot tell {prepared.rank} "
+            "coefficients and the noise; give more rows or fewer columns"
+        )
+    if np.count_nonzero(prepared.n_rows * prepared.weights) <= 1:
+        return finished(prepared, shape, method, _of_one_client(prepared, shape, method))
     found = search(prepared, shape, method)
     return finished(prepared, shape, method, found)
+
+
+def _of_one_client(prepared: Prepared, shape: Shape, method: Method) -> Found:
+    """One client cannot tell how far clients differ (REML is flat): no difference is taken."""
+    none = np.zeros(shape.n_parameters)
+    value, slope = criterion(prepared, shape, method, none)
+    return Found(none, value, float(np.abs(slope).max(initial=0.0)), 1)
 
 
 def search(prepared: Prepared, shape: Shape, method: Method, start: Floats | None = None) -> Found:
