@@ -250,3 +250,16 @@ def expected_response(eta: Floats, variance: Floats, family: Family) -> Floats:
     spread = np.sqrt(np.maximum(variance, 0.0))
     at = expit(eta[:, None] + spread[:, None] * nodes)
     return np.asarray(at @ weights / weights.sum())
+
+
+def response_spread(eta: Floats, variance: Floats, family: Family) -> Floats:
+    """Standard deviation of the inverse link of a normal eta, (n,)."""
+    mean = expected_response(eta, variance, family)
+    if family == "poisson":
+        return np.asarray(mean * np.sqrt(np.expm1(variance)))
+    from scipy.special import expit
+
+    nodes, weights = np.polynomial.hermite_e.hermegauss(N_RESPONSE_NODES)
+    spread = np.sqrt(np.maximum(variance, 0.0))
+    away = expit(eta[:, None] + spread[:, None] * nodes) - mean[:, None]
+    return np.asarray(np.sqrt(away**2 @ weights / weights.sum()))

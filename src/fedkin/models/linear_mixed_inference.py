@@ -156,24 +156,41 @@ def wald_intervals(
     fit: LinearMixedFit, level: float = 0.95, uncertainty: Floats | None = None
 ) -> Intervals:
     """Intervals of the variance components; not a number for what lies on the boundary."""
+    uncertainty = numbers_covariance(fit) if uncertainty is None else uncertainty
+    size = np.sqrt(np.diag(fit.prepared.spread @ fit.prepared.spread.T))
+
+    def parts(numbers: Floats) -> Components:
+        return components(fit.prepared, fit.shape, numbers)
+
+    return wald_of(parts, numbers_of(fit), uncertainty, SINGULAR * size * fit.sigma, level)
+
+
+def wald_of(
+    parts: Callable[[Floats], Components],
+    numbers: Floats,
+    uncertainty: Floats,
+    least: Floats,
+    level: float,
+) -> Intervals:
+    """Wald intervals of components that are `parts` of numbers with that covariance.
+
+    Standard deviations below `least` (q,) lie on the boundary.
+    """
     from scipy.stats import norm
 
-    uncertainty = numbers_covariance(fit) if uncertainty is None else uncertainty
     half = norm.ppf(0.5 + level / 2)
 
-    def transformed(numbers: Floats) -> Floats:
-        found = components(fit.prepared, fit.shape, numbers)
+    def transformed(at: Floats) -> Floats:
+        found = parts(at)
         spread = np.maximum(found.spread, np.finfo(float).tiny)
         inside = np.clip(found.correlation, -1 + 1e-15, 1 - 1e-15)
         return np.concatenate([np.log(spread), np.arctanh(inside), [np.log(found.sigma)]])
 
-    numbers = numbers_of(fit)
     slope = differences(transformed, numbers)
     error = half * np.sqrt(np.einsum("ki,ij,kj->k", slope, uncertainty, slope))
-    centre, found = transformed(numbers), components(fit.prepared, fit.shape, numbers)
+    centre, found = transformed(numbers), parts(numbers)
     ends = np.stack([centre - error, centre + error], axis=1)
     q = len(found.spread)
-    least = SINGULAR * np.sqrt(np.diag(fit.prepared.spread @ fit.prepared.spread.T)) * found.sigma
     on_edge = np.concatenate(
         [found.spread < least, np.abs(found.correlation) > 1 - NEARLY_ONE, [False]]
     )

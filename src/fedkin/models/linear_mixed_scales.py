@@ -59,7 +59,7 @@ def prepare(
     pooled = covariance == "isotropic"
     own = gram[:-1, :-1] / n_rows if pooled else typical_gram(statistics, weights)
     spread, blocks = random_coordinates(own, random, covariance, fit_intercept)
-    columns = _columns(fixed.basis, offset, scale, random, spread)
+    columns = columns_of(fixed.basis, offset, scale, random, spread)
     without = columns[:, : fixed.basis.shape[1] + 1]
     total = without.T @ gram @ without
     products = _products(statistics, random, spread, columns)
@@ -157,7 +157,7 @@ def random_coordinates(
 
 def worked_columns(prepared: Prepared) -> Floats:
     """(X, y) times this are the fixed columns, the target and the random columns worked with."""
-    return _columns(
+    return columns_of(
         prepared.basis, prepared.offset, prepared.scale, prepared.random, prepared.spread
     )
 
@@ -167,7 +167,7 @@ def products_of(prepared: Prepared, statistics: Floats) -> Floats:
     return _products(statistics, prepared.random, prepared.spread, worked_columns(prepared))
 
 
-def _columns(
+def columns_of(
     basis: Floats, offset: Floats, scale: float, random: Indices, spread: Floats
 ) -> Floats:
     """(X, y) columns = (fixed columns, target, random columns) worked with, (d + 1, p + 1 + q)."""

@@ -59,9 +59,22 @@ def answers(
 ) -> Answers:
     """Every client's answer at `point` = (beta, theta, log s), from packed statistics (., m)."""
     d = len(point) - shape.n_parameters - 1
-    coef, factor = point[:d], shape.factor(point[d:-1])
     everything = target_products(statistics, np.arange(d + 1))
     products = np.concatenate([everything[random], everything[random][:, random]], axis=1)
+    return answers_from(everything, products, statistics[-1], shape, point, method)
+
+
+def answers_from(
+    everything: Floats,
+    products: Floats,
+    n_rows: Floats,
+    shape: Shape,
+    point: Floats,
+    method: Method,
+) -> Answers:
+    """Answers from (X, y)'(X, y) (d + 1, d + 1, m) and Z'(X, y, Z) (q, d + 1 + q, m) of clients."""
+    d = len(everything) - 1
+    coef, factor = point[:d], shape.factor(point[d:-1])
     root, half = eliminate(products, factor)
     solved = backward(root, half)
     left = remainder(products[:, : d + 1], products[:, d + 1 :], solved[:, : d + 1], factor)
@@ -72,14 +85,14 @@ def answers(
     pulled = np.einsum("rsm,s->rm", inverse, toward)
     square = toward @ pulled
     variance = float(np.exp(2.0 * point[-1]))
-    value = statistics[-1] * (LOG_2PI + 2.0 * point[-1]) + logdet + square / variance
+    value = n_rows * (LOG_2PI + 2.0 * point[-1]) + logdet + square / variance
     own, seen = (np.einsum("irm,r->im", part, toward) for part in (left, solved[:, : d + 1]))
     in_factor = 2.0 * (np.swapaxes(curved, 0, 1) - np.einsum("im,jm->ijm", own, seen) / variance)
     slope = np.concatenate(
         [
             -2.0 * pulled[:d].T / variance,
             shape.gather(np.moveaxis(in_factor, -1, 0)),
-            (2.0 * statistics[-1] - 2.0 * square / variance)[:, None],
+            (2.0 * n_rows - 2.0 * square / variance)[:, None],
         ],
         axis=1,
     )

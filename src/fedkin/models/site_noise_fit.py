@@ -9,7 +9,7 @@ The number `a` keeps its maximum likelihood.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from fedkin.models.linear_mixed import Method, Prepared, target_products
 from fedkin.models.linear_mixed_fit import LinearMixedFit, is_singular
 from fedkin.models.linear_mixed_fit import fit as fit_common
 from fedkin.models.linear_mixed_inference import differences
-from fedkin.models.linear_mixed_scales import worked_columns
+from fedkin.models.linear_mixed_scales import prepare, products_of, worked_columns
 from fedkin.models.random_covariance import Covariance, Shape
 from fedkin.models.site_noise import (
     Nodes,
@@ -73,6 +73,8 @@ class SiteNoiseFit:
     data: NoiseData
     parameters: Parameters
     factor_shape: Shape
+    point: Floats
+    """All parameters as the search has them."""
 
     @property
     def client_coef(self) -> Floats:
@@ -117,6 +119,51 @@ def fit(
         if change <= SETTLED:
             break
     return _finished(search, found, method)
+
+
+def fit_at(
+    point: Floats,
+    statistics: Floats,
+    random: Indices,
+    method: Method,
+    covariance: Covariance,
+    fit_intercept: bool,
+    weights: Floats | None = None,
+) -> SiteNoiseFit:
+    """The fit whose search ended at `point`, made again."""
+    prepared, shape = prepare(statistics, random, covariance, fit_intercept, weights)
+    search = _Search(noise_data(statistics, prepared), shape)
+    return _finished(search, point, method)
+
+
+def extended(fit: SiteNoiseFit, statistics: Floats) -> SiteNoiseFit:
+    """The fit with further clients (., k) that had no part in it: noise and effects given it."""
+    prepared = fit.data.prepared
+    weights = np.zeros(statistics.shape[1])
+    alone = replace(
+        prepared,
+        products=products_of(prepared, statistics),
+        n_rows=statistics[-1],
+        weights=weights,
+    )
+    own = noise_data(statistics, alone)
+    both = NoiseData(
+        replace(
+            prepared,
+            products=np.concatenate([prepared.products, alone.products], axis=2),
+            n_rows=np.concatenate([prepared.n_rows, alone.n_rows]),
+            weights=np.concatenate([prepared.weights, weights]),
+        ),
+        np.concatenate([fit.data.squares, own.squares], axis=2),
+    )
+    known = posterior(both, fit.parameters)
+    back = np.linalg.pinv(prepared.basis)
+    inverse = back @ fit.coef_covariance @ back.T / prepared.scale**2
+    means, covariances = _effects(known, inverse, prepared)
+    expected = (known.nodes.weight * known.nodes.t).sum(axis=0) * prepared.scale**2
+    return replace(
+        fit, data=both, effects=means, effect_covariances=covariances, variances=expected
+    )
 
 
 def noise_data(statistics: Floats, prepared: Prepared) -> NoiseData:
@@ -264,6 +311,7 @@ def _finished(search: _Search, point: Floats, method: Method) -> SiteNoiseFit:
         data=data,
         parameters=at,
         factor_shape=search.shape,
+        point=point,
     )
 
 
