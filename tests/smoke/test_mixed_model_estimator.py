@@ -210,3 +210,96 @@ def test_cloning_and_fitting_again_leaves_nothing_behind():
 def test_a_score_is_higher_where_sites_differ():
     fitted = MixedModel().fit(X, Y, groups=GROUPS)
     assert fitted.score(X, Y, groups=GROUPS) > 0.9 > fitted.score(X, Y)
+
+
+# ------------------------------------------------------------------ counts
+
+
+def counts(family="binomial", seed=0, n_sites=15, n_rows=30):
+    rng = np.random.default_rng(seed)
+    groups = np.repeat([f"site-{k}" for k in range(n_sites)], n_rows)
+    rows = rng.normal(size=(len(groups), 2))
+    eta = 0.3 + rows @ [1.0, -0.5] + np.repeat(rng.normal(size=n_sites), n_rows)
+    if family == "poisson":
+        return rows, rng.poisson(np.exp(0.5 * eta)).astype(float), groups
+    return rows, (rng.random(len(eta)) < 1 / (1 + np.exp(-eta))).astype(float), groups
+
+
+def test_probabilities_of_known_new_and_adapted_sites():
+    rows, y, groups = counts()
+    fitted = MixedModel("intercept", family="binomial").fit(rows, y, groups=groups)
+    known = fitted.predict_proba(rows, groups)
+    assert known.shape == (len(rows), 2) and np.allclose(known.sum(axis=1), 1.0)
+    loss = -np.log(np.where(y == 1, known[:, 1], known[:, 0])).mean()
+    new = fitted.predict(rows)
+    assert loss < -np.log(np.where(y == 1, new, 1 - new)).mean()
+    mean, std, ends = fitted.predict(rows[:5], "never seen", return_std=True, level=0.95)
+    assert (std > 0.02).all() and (0 < ends[:, 0]).all() and (ends[:, 1] < 1).all()
+    assert (ends[:, 0] < mean).all() and (mean < ends[:, 1]).all()
+    own = groups == "site-2"
+    fitted.adapt(rows[own], y[own], groups="twin")
+    np.testing.assert_allclose(
+        fitted.predict(rows[own], "twin"), fitted.predict(rows[own], "site-2"), rtol=1e-7
+    )
+    assert not hasattr(MixedModel(), "predict_proba")
+
+
+def test_counts_have_several_random_columns_by_laplace_and_one_by_quadrature():
+    rows, y, groups = counts("poisson")
+    fitted = MixedModel([0], family="poisson").fit(rows, y, groups=groups)
+    assert fitted.random_covariance_.shape == (2, 2) and fitted.converged_
+    assert fitted.n_rounds_ <= 25
+    with pytest.raises(ValueError, match="needs one random effect, not 2"):
+        MixedModel([0], family="poisson", n_quadrature=5).fit(rows, y, groups=groups)
+    text = str(fitted.summary())
+    assert "values and slopes" in text and "Do sites differ?" in text
+
+
+def test_targets_that_the_family_does_not_have_are_refused_by_site():
+    rows, y, groups = counts()
+    bad = y.copy()
+    bad[groups == "site-4"] = 2.0
+    with pytest.raises(ValueError, match="site 'site-4'.*between 0 and 1; it is 2"):
+        MixedModel(family="binomial").fit(rows, bad, groups=groups)
+    with pytest.raises(ValueError, match="site 'site-0'.*at least 0; it is -1"):
+        MixedModel(family="poisson").fit(rows, y - 1.0, groups=groups)
+    with pytest.raises(ValueError, match="trials are for family='binomial'"):
+        MixedModel(trials=0).fit(rows, y, groups=groups)
+    with pytest.raises(ValueError, match="trials=7, but there are 2 columns"):
+        MixedModel(family="binomial", trials=7).fit(rows, y, groups=groups)
+
+
+def test_an_offset_of_a_normal_target_is_taken_off():
+    rows = np.column_stack([X, np.arange(len(X)) / 10.0])
+    plain = MixedModel().fit(X, Y, groups=GROUPS)
+    shifted = MixedModel(offset=2).fit(rows, Y + rows[:, 2], groups=GROUPS)
+    np.testing.assert_allclose(shifted.coef_, plain.coef_, rtol=1e-9)
+    np.testing.assert_allclose(
+        shifted.predict(rows, GROUPS), plain.predict(X, GROUPS) + rows[:, 2], rtol=1e-8
+    )
+    shifted.adapt(rows[:9], Y[:9] + rows[:9, 2], groups="new")
+    plain.adapt(X[:9], Y[:9], groups="new")
+    np.testing.assert_allclose(
+        shifted.predict(rows, "new"), plain.predict(X, "new") + rows[:, 2], rtol=1e-8
+    )
+
+
+def test_collinear_columns_are_named_in_rounds_too():
+    rows, y, groups = counts()
+    twice = np.column_stack([rows, 2.0 * rows[:, 0]])
+    with pytest.warns(UserWarning, match="columns depend on each other: 'x0', 'x2'"):
+        fitted = MixedModel("intercept", family="binomial").fit(twice, y, groups=groups)
+    plain = MixedModel("intercept", family="binomial").fit(rows, y, groups=groups)
+    np.testing.assert_allclose(
+        fitted.predict(twice, groups), plain.predict(rows, groups), atol=1e-6
+    )
+
+
+def test_what_needs_statistics_says_so():
+    for wrong in ({"share": "gradients"}, {"family": "poisson"}):
+        with pytest.raises(ValueError, match="needs the sites' statistics"):
+            MixedModel(robust=True, **wrong).fit(X, Y, groups=GROUPS)
+        with pytest.raises(ValueError, match="site_noise='own' needs"):
+            MixedModel(site_noise="own", **wrong).fit(X, Y, groups=GROUPS)
+    with pytest.raises(ValueError, match="needs no quadrature"):
+        MixedModel(n_quadrature=5).fit(X, Y, groups=GROUPS)
