@@ -117,6 +117,7 @@ class FederatedEstimator(BaseEstimator):
         settings = self._chosen_settings()
         self._forget()
         federation = self._federation(X, y if self._uses_target() else None, groups)
+        settings = self._settings_for(settings, federation)
         if federation is not None:
             self._check_data(federation, settings)
         self._keep(self._run_with(settings, federation), settings)
@@ -127,6 +128,10 @@ class FederatedEstimator(BaseEstimator):
         """The algorithm's settings from the parameters of the same names, checked."""
         names = [name for name in self._settings.defaults() if name not in self._fixed]
         return self._settings(**self._fixed, **{name: getattr(self, name) for name in names})
+
+    def _settings_for(self, settings: Any, federation: Federation | None) -> Any:
+        """Settings that depend on the data's columns, once these are known."""
+        return settings
 
     def _uses_target(self) -> bool:
         return self._needs_target
