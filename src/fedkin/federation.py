@@ -402,12 +402,22 @@ class Federation:
         for j, name in enumerate(self.feature_names):
             constant = full[spread[:, j] == 0]
             if len(constant) == len(full):
-                fact = f"column {name!r} is constant at every site"
-                yield Finding("warning", None, fact, "drop it: it can tell nothing")
+                yield self._constant_everywhere(j, name)
             elif len(constant):
                 shown = ", ".join(repr(self.names[k]) for k in constant[:3])
                 fact = f"column {name!r} is constant at {len(constant)} sites, for example {shown}"
                 yield Finding("warning", None, fact, "its effect is not determined there alone")
+
+    def _constant_everywhere(self, j: int, name: str) -> Finding:
+        """A column that tells sites apart, or nothing at all."""
+        fact = f"column {name!r} is constant at every site"
+        if np.ptp(self.X[:, j]) == 0:
+            return Finding("warning", None, f"{fact}, and the same", "drop it: it can tell nothing")
+        remedy = (
+            "methods with a model for each site cannot use it; a mixed model can: there it may "
+            "tell why sites differ"
+        )
+        return Finding("warning", None, fact, remedy)
 
     # ---------------------------------------------------------------- splits and buckets
 

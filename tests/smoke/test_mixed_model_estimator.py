@@ -234,7 +234,7 @@ def test_probabilities_of_known_new_and_adapted_sites():
     new = fitted.predict(rows)
     assert loss < -np.log(np.where(y == 1, new, 1 - new)).mean()
     mean, std, ends = fitted.predict(rows[:5], "never seen", return_std=True, level=0.95)
-    assert (std > 0.02).all() and (0 < ends[:, 0]).all() and (ends[:, 1] < 1).all()
+    assert (std > 0.02).all() and (ends[:, 0] > 0).all() and (ends[:, 1] < 1).all()
     assert (ends[:, 0] < mean).all() and (mean < ends[:, 1]).all()
     own = groups == "site-2"
     fitted.adapt(rows[own], y[own], groups="twin")
@@ -259,9 +259,9 @@ def test_targets_that_the_family_does_not_have_are_refused_by_site():
     rows, y, groups = counts()
     bad = y.copy()
     bad[groups == "site-4"] = 2.0
-    with pytest.raises(ValueError, match="site 'site-4'.*between 0 and 1; it is 2"):
+    with pytest.raises(ValueError, match=r"site 'site-4'.*between 0 and 1; it is 2"):
         MixedModel(family="binomial").fit(rows, bad, groups=groups)
-    with pytest.raises(ValueError, match="site 'site-0'.*at least 0; it is -1"):
+    with pytest.raises(ValueError, match=r"site 'site-0'.*at least 0; it is -1"):
         MixedModel(family="poisson").fit(rows, y - 1.0, groups=groups)
     with pytest.raises(ValueError, match="trials are for family='binomial'"):
         MixedModel(trials=0).fit(rows, y, groups=groups)
