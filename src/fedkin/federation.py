@@ -418,8 +418,7 @@ class Federation:
         for j, name in enumerate(self.feature_names):
             constant = maybe[spread[:, j] == 0]
             if len(constant) == len(full):
-                fact = f"column {name!r} is constant at every site"
-                yield Finding("warning", None, fact, "drop it: it can tell nothing")
+                yield self._constant_everywhere(j, name)
             elif len(constant):
                 shown = ", ".join(repr(self.names[k]) for k in constant[:3])
                 fact = f"column {name!r} is constant at {len(constant)} sites, for example {shown}"
@@ -438,6 +437,17 @@ class Federation:
         rows = self.X[_ranges(starts[alike], self.sizes[maybe])]
         cuts = _offsets(self.sizes[maybe])[:-1]
         return maybe, np.maximum.reduceat(rows, cuts) - np.minimum.reduceat(rows, cuts)
+
+    def _constant_everywhere(self, j: int, name: str) -> Finding:
+        """A column that tells sites apart, or nothing at all."""
+        fact = f"column {name!r} is constant at every site"
+        if np.ptp(self.X[:, j]) == 0:
+            return Finding("warning", None, f"{fact}, and the same", "drop it: it can tell nothing")
+        remedy = (
+            "methods with a model for each site cannot use it; a mixed model can: there it may "
+            "tell why sites differ"
+        )
+        return Finding("warning", None, fact, remedy)
 
     # ---------------------------------------------------------------- splits and buckets
 

@@ -26,6 +26,7 @@ from fedkin.algorithms.mixed_model_sites import check_counts
 from fedkin.engines.kept import KeptReplies
 from fedkin.estimators.base import FederatedEstimator
 from fedkin.estimators.fmlr import ImplausibleSitesWarning, OddSitesWarning
+from fedkin.estimators.formulas import Design, design_of
 from fedkin.federation import Federation
 from fedkin.names import listed
 from fedkin.protocol.runs import About
@@ -85,6 +86,10 @@ class MixedModel(RegressorMixin, FederatedEstimator):
     tol : float
         The search in rounds ends when no slope of -2 log likelihood, in standardised columns, is
         larger.
+    formula : str or None
+        Such as "y ~ age * sex + (age | site)": the target, the common columns, and in brackets the
+        columns that differ between sites and the column with the sites' names. `fit` then takes one
+        table. It decides `random` and `fit_intercept`; "||" makes departures uncorrelated.
     random_state : int, RandomState or None
         Nothing here is left to chance; other estimators have it, too.
     engine : engine or None
@@ -166,10 +171,31 @@ class MixedModel(RegressorMixin, FederatedEstimator):
 
     _algorithm = MIXED_MODEL
     _used: MixedModelSettings
-    _private = (*FederatedEstimator._private, "_facts", "_place")
+    _private = (*FederatedEstimator._private, "_facts", "_place", "_design")
+
+    @classmethod
+    def _parameters(cls) -> dict[str, Any]:
+        """A formula besides the settings: it is read here, sites get columns."""
+        settings = super()._parameters()
+        last = {name: settings.pop(name) for name in ("random_state", "engine")}
+        return {**settings, "formula": None, **last}
+
+    def _federation(self, X, y, groups):
+        self._design = None
+        if self.formula is None:
+            return super()._federation(X, y, groups)
+        if X is None or y is not None or groups is not None:
+            raise ValueError("with a formula, fit takes one table that has target and sites")
+        beside = [name for name in (self.trials, self.offset) if name is not None]
+        self._design, federation = design_of(self.formula, X, beside)
+        self.n_features_in_ = federation.n_features
+        self.feature_names_in_ = np.array(federation.feature_names, dtype=object)
+        return federation
 
     def _settings_for(self, settings, federation):
         """Columns by position: names do not travel."""
+        if self._design is not None:
+            settings = _by_formula(settings, self._design)
         names = _columns_of(federation, self.engine)
         beside = {
             word: _position(word, getattr(settings, word), names) for word in ("trials", "offset")
@@ -203,12 +229,26 @@ class MixedModel(RegressorMixin, FederatedEstimator):
         own = {"fit_intercept": engine.settings["fit_intercept"], **parameters}
         return cls(**own, engine=engine).fit()
 
+    def _rows_and_sites(self, X, groups):
+        if self._design is None or isinstance(X, np.ndarray):
+            return super()._rows_and_sites(X, groups)
+        rows = self._design.rows(X)
+        sites = self._design.sites(X) if groups is None else None
+        return rows, self._site_of_each(len(rows), groups) if sites is None else sites
+
+    def _clients(self, X, y, groups):
+        if self._design is None or isinstance(X, np.ndarray):
+            return super()._clients(X, y, groups)
+        target = self._design.targets(X) if y is None else np.asarray(y, dtype=np.float64)
+        rows, sites = self._rows_and_sites(X, groups)
+        return Federation.of_known_sites(rows, sites, target)
+
     # ------------------------------------------------------------ after
 
     def _read(self, run) -> None:
         result = self._result = run.result.with_memories(run.memories)
         facts = self._facts = result.facts(self._used)
-        d = len(result.coef) - self.fit_intercept
+        d = len(result.coef) - self._used.fit_intercept
         error = np.sqrt(np.diag(result.coef_covariance))
         self.n_features_in_ = d + len(self._used.beside)
         if isinstance(self.engine, KeptReplies) and self.engine.features is not None:
@@ -328,7 +368,7 @@ class MixedModel(RegressorMixin, FederatedEstimator):
         rows, sites = self._rows_and_sites(X, groups)
         used = self._used
         kept = [j for j in range(rows.shape[1]) if j not in used.beside]
-        design = np.concatenate([rows[:, kept], np.ones((len(rows), int(self.fit_intercept)))], 1)
+        design = np.concatenate([rows[:, kept], np.ones((len(rows), int(used.fit_intercept)))], 1)
         offset = np.zeros(len(rows)) if used.offset is None else rows[:, used.offset]
         return Rows(design, self._places(sites), offset)
 
@@ -350,6 +390,8 @@ class MixedModel(RegressorMixin, FederatedEstimator):
     def score(self, X, y=None, groups=None, sample_weight=None):
         """Coefficient of determination of `predict`; a Federation has its own y."""
         predicted = self.predict(X, groups)
+        if self._design is not None and y is None:
+            y = self._design.targets(X)
         target = self._target_to_score(X, y, groups)
         return r2_score(target, predicted, sample_weight=sample_weight)
 
@@ -370,6 +412,15 @@ class MixedModel(RegressorMixin, FederatedEstimator):
         """
         check_is_fitted(self)
         return variance_table(self._result, self._facts, self._about(), level, intervals)
+
+
+def _by_formula(settings: MixedModelSettings, design: Design) -> MixedModelSettings:
+    """Settings with what the formula says of them."""
+    random: Any = design.random if design.random_level else (*design.random, WITHOUT_LEVEL)
+    if not design.random:
+        random = "intercept"
+    covariance = "diagonal" if design.parsed.uncorrelated else settings.covariance
+    return settings.replace(random=random, covariance=covariance, fit_intercept=design.intercept)
 
 
 def _columns_of(federation: Federation | None, engine: Any) -> tuple[str, ...]:
