@@ -1,0 +1,280 @@
+"""Matern curves along a line in O(n): likelihood, gradient and posterior by a Kalman filter.
+
+    target = basis @ coefficients + scale^(1/2) f(time) + noise^(1/2) e,
+
+f a Matern-1/2, 3/2 or 5/2 curve of unit variance, coefficients standard normal (`basis` carries
+the standard deviation of their vague prior, as in `gp_rows.mean_basis`). The same numbers as the
+covariance of all readings gives (`gaussian_process.py`), in linear time and, because no matrix of
+all readings is ever factored, with more correct digits where noise is small. Clients are batched;
+readings may be unsorted and repeated. `state_choice.py` says where this is the faster way.
+
+With a mean function K = K0 + B B'. The filter is run for target and columns of B at once; with
+M = 1 + B' inv(K0) B and beta = inv(M) B' inv(K0) y
+
+    y' inv(K) y = e' inv(K0) e + beta' beta,  e = y - B beta;    log det K = log det K0 + log det M;
+    inv(K) - inv(K) y y' inv(K) = inv(K0) - inv(K0) (e e' + B inv(M) B') inv(K0),
+
+so target and columns are replaced by e and B M^(-1/2), after which all columns are alike.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkin.models.matern_states import gaps_of, rate_of
+from fedkin.models.state_filter import (
+    Pieces,
+    Predictions,
+    States,
+    Walk,
+    ends_of,
+    pieces_of,
+    starts_of,
+    walk_backwards,
+    walk_forwards,
+    walk_smoothly,
+)
+from fedkin.models.state_lanes import Lanes, Series, lanes_of, sorted_series
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.intp]
+
+LOG_2PI = float(np.log(2 * np.pi))
+# Noise, as a share of the curve's variance, below which repeated readings leave nothing to
+# divide by.
+LEAST_NOISE = 1e-14
+# Noise of a place without a reading: its weight vanishes against any reading's.
+NO_READING = 1e150
+
+
+class Readings(NamedTuple):
+    """Series of m clients, cut and packed; made once per fit."""
+
+    series: Series
+    blocks: tuple[Lanes, ...]
+
+
+class Evaluation(NamedTuple):
+    """Negative log marginal likelihood (m,), its gradient (m, 3), and the jitter used (m,).
+
+    The gradient is by log scale, log length and log noise.
+    """
+
+    value: Floats
+    gradient: Floats
+    jitter: Floats
+
+
+class Known(NamedTuple):
+    """A block's filter: lanes in units of the curve, joints, predictions, and its mean's part."""
+
+    walk: Walk
+    pieces: Pieces | None
+    starts: States
+    seen: Predictions
+    mean: MeanPart
+
+
+class MeanPart(NamedTuple):
+    """Per client: y' inv(K) y (k,), log det M (k,), beta (k, q), inv(M) (k, q, q).
+
+    `columns` (k, 1 + q, 1 + q) turns target and basis into the columns e and B M^(-1/2).
+    """
+
+    fit: Floats
+    log_det: Floats
+    coefficients: Floats
+    inverse: Floats
+    columns: Floats
+
+
+def readings(
+    times: Floats, target: Floats, offsets: Indices, basis: Floats | None = None
+) -> Readings:
+    """Rows of client k are `offsets[k]` to `offsets[k + 1]`, in any order of time."""
+    series, _ = sorted_series(times, target, offsets, basis)
+    return Readings(series, tuple(lanes_of(series)))
+
+
+# ------------------------------------------------------------------ likelihood and gradient
+
+
+def evaluate(data: Readings, smoothness: float, full: Floats) -> Evaluation:
+    """For log scale, log length and log noise `full`, (3,) or one per client (m, 3)."""
+    m = len(data.series.sizes)
+    full = np.broadcast_to(full, (m, 3))
+    result = Evaluation(np.zeros(m), np.zeros((m, 3)), np.zeros(m))
+    for lanes in data.blocks:
+        own = full[lanes.clients]
+        n_rows = data.series.sizes[lanes.clients]
+        for whole, part in zip(result, _evaluate_block(lanes, n_rows, smoothness, own)):
+            whole[lanes.clients] = part
+    return result
+
+
+def _evaluate_block(lanes: Lanes, n_rows: Indices, smoothness: float, full: Floats) -> Evaluation:
+    scale, share, jitter = _units(full)
+    known = _filtered(lanes, smoothness, full)
+    sums = walk_backwards(known.walk, known.seen, ends_of(known.walk, known.pieces, known.starts))
+    mean = known.mean
+    log_det = _per_client(lanes, np.log(known.seen.variance).sum(axis=0)) + mean.log_det
+    value = 0.5 * (mean.fit + log_det + n_rows * (np.log(scale) + LOG_2PI))
+    by_share = 0.5 * (_per_client(lanes, sums.precisions) - _per_client(lanes, sums.squares))
+    # tr[(inv K - aa') K] is n - y'a; what is not signal is noise, jitter and the mean's part.
+    spent = mean.coefficients.shape[1] - np.trace(mean.inverse, axis1=1, axis2=2)
+    spent = spent - (mean.coefficients**2).sum(axis=1)
+    by_scale = 0.5 * (n_rows - mean.fit - spent) - share * by_share
+    by_noise = (share - jitter / scale) * by_share
+    gradient = np.stack([by_scale, _per_client(lanes, sums.slope), by_noise], axis=1)
+    return Evaluation(value, gradient, jitter)
+
+
+def _units(full: Floats) -> tuple[Floats, Floats, Floats]:
+    """Scale, noise as a share of it with the jitter it takes, and that jitter, (k,) each."""
+    scale, noise = np.exp(full[:, 0]), np.exp(full[:, 2])
+    jitter = np.maximum(LEAST_NOISE * scale - noise, 0.0)
+    return scale, (noise + jitter) / scale, jitter
+
+
+def _per_client(lanes: Lanes, amounts: Floats) -> Floats:
+    """Sums over the lanes of a client, (..., W) to (..., k)."""
+    total: Floats = amounts[..., lanes.chain].sum(axis=-1)
+    return total
+
+
+def _filtered(
+    lanes: Lanes, smoothness: float, full: Floats, missing: Floats | None = None
+) -> Known:
+    """The block walked forwards in units of the curve; `missing` (T, W) is noise to add."""
+    scale, share, _ = _units(full)
+    rate = rate_of(smoothness, np.exp(full[:, 1]))[lanes.owner]
+    noise = share[lanes.owner][None]
+    walk = Walk(
+        lanes,
+        smoothness,
+        gaps_of(smoothness, lanes.gaps * rate),
+        lanes.columns / np.sqrt(scale)[lanes.owner],
+        noise if missing is None else noise + missing,
+    )
+    pieces = pieces_of(walk) if lanes.chain.shape[1] > 1 else None
+    starts = starts_of(walk, pieces)
+    seen = walk_forwards(walk, starts)
+    return _without_mean(Known(walk, pieces, starts, seen, _mean_part(lanes, seen)))
+
+
+# ------------------------------------------------------------------ mean function
+
+
+def _mean_part(lanes: Lanes, seen: Predictions) -> MeanPart:
+    weighted = seen.innovation / seen.variance[:, None]
+    inner = np.einsum("tcw,tdw->cdw", seen.innovation, weighted)
+    gram = np.moveaxis(_per_client(lanes, inner), -1, 0)
+    k, q = len(gram), gram.shape[1] - 1
+    root = np.linalg.cholesky(gram[:, 1:, 1:] + np.eye(q))
+    half = np.linalg.inv(root).swapaxes(1, 2)
+    inverse = half @ half.swapaxes(1, 2)
+    beta = (inverse @ gram[:, 1:, :1])[:, :, 0]
+    columns = np.zeros((k, 1 + q, 1 + q))
+    columns[:, 0, 0] = 1.0
+    columns[:, 1:, 0] = -beta
+    columns[:, 1:, 1:] = half
+    residual = np.einsum("kc,kcd,kd->k", columns[:, :, 0], gram, columns[:, :, 0])
+    log_det = 2.0 * np.log(np.diagonal(root, axis1=1, axis2=2)).sum(axis=1)
+    return MeanPart(residual + (beta**2).sum(axis=1), log_det, beta, inverse, columns)
+
+
+def _without_mean(known: Known) -> Known:
+    """The same for columns e and B M^(-1/2), in which all is linear."""
+    if known.walk.columns.shape[1] == 1:
+        return known
+    turn = np.moveaxis(known.mean.columns, 0, -1)[..., known.walk.lanes.owner]
+    seen = known.seen._replace(
+        mean=_recombined(known.seen.mean, turn), innovation=_recombined(known.seen.innovation, turn)
+    )
+    starts = known.starts._replace(mean=_recombined(known.starts.mean, turn))
+    pieces = known.pieces
+    if pieces is not None:
+        pieces = pieces._replace(
+            shift=_recombined(pieces.shift, turn), score=_recombined(pieces.score, turn)
+        )
+    return known._replace(pieces=pieces, starts=starts, seen=seen)
+
+
+def _recombined(block: Floats, turn: Floats) -> Floats:
+    """Columns (..., c, W) times (c, c, W)."""
+    return np.einsum("...cw,cdw->...dw", block, turn)
+
+
+# ------------------------------------------------------------------ posterior
+
+
+def posterior(
+    data: Readings,
+    smoothness: float,
+    full: Floats,
+    times: Floats,
+    offsets: Indices,
+    basis: Floats | None = None,
+) -> tuple[Floats, Floats]:
+    """Mean and variance of every client's curve (no noise) at new times, (n,) each.
+
+    New times of client k are `offsets[k]` to `offsets[k + 1]`; `basis` (n, q) is the mean
+    function's there.
+    """
+    q = data.series.columns.shape[1] - 1
+    basis = np.zeros((len(times), 0)) if basis is None else basis
+    full = np.broadcast_to(full, (len(offsets) - 1, 3))
+    merged, order, is_new = _merged(data.series, times, offsets)
+    mean, variance = np.zeros(len(order)), np.zeros(len(order))
+    at = np.zeros((len(order), q))
+    at[is_new] = basis[order[is_new]]
+    for lanes in lanes_of(merged):
+        scale = np.exp(full[lanes.clients, 0])
+        known = _filtered(lanes, smoothness, full[lanes.clients], NO_READING * is_new[lanes.rows])
+        ends = ends_of(known.walk, known.pieces, known.starts)
+        fitted, spread = walk_smoothly(known.walk, known.seen, ends)
+        new = is_new[lanes.rows] & (np.arange(len(lanes.rows))[:, None] < _lengths(lanes))
+        rows, owner = lanes.rows[new], np.broadcast_to(lanes.owner, new.shape)[new]
+        units = np.sqrt(scale[owner])
+        fitted = fitted.transpose(0, 2, 1)[new] * units[:, None]
+        mean[rows], left = _with_mean(known.mean, owner, fitted, at[rows])
+        variance[rows] = spread[new] * units**2 + left
+    found = np.zeros((2, len(times)))
+    found[:, order[is_new]] = mean[is_new], variance[is_new]
+    return found[0], found[1]
+
+
+def _merged(
+    series: Series, times: Floats, offsets: Indices
+) -> tuple[Series, Indices, NDArray[np.bool_]]:
+    """Readings and new places in one series, where each stood, and which are new."""
+    old = np.repeat(np.arange(len(offsets) - 1), series.sizes)
+    new = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    owner = np.concatenate([old, new])
+    order = np.lexsort((np.concatenate([series.times, times]), owner))
+    columns = np.zeros((len(owner), series.columns.shape[1]))
+    columns[: len(old)] = series.columns
+    every = np.concatenate([series.times, times])[order]
+    is_new = order >= len(old)
+    place = np.where(is_new, order - len(old), order)
+    return Series(every, columns[order], series.offsets + offsets), place, is_new
+
+
+def _lengths(lanes: Lanes) -> Indices:
+    """Steps of every lane."""
+    return (np.arange(len(lanes.owner))[:, None] < lanes.n_active).sum(axis=1)
+
+
+def _with_mean(
+    mean: MeanPart, owner: Indices, fitted: Floats, basis: Floats
+) -> tuple[Floats, Floats]:
+    """Means at new places, and what the coefficients leave open of them.
+
+    `fitted` (n, 1 + q) are the curve's fits to e and to the columns of B M^(-1/2).
+    """
+    value = fitted[:, 0] + (basis * mean.coefficients[owner]).sum(axis=1)
+    turned = np.einsum("nq,nqd->nd", basis, mean.columns[owner][:, 1:, 1:])
+    return value, ((turned - fitted[:, 1:]) ** 2).sum(axis=1)
