@@ -22,6 +22,7 @@ once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -92,7 +93,9 @@ def retreat(coefficients: Floats, block: Floats) -> Floats:
     return moved
 
 
-def both_sides(step, coefficients: Floats, matrix: Floats) -> Floats:
+def both_sides(
+    step: Callable[[Floats, Floats], Floats], coefficients: Floats, matrix: Floats
+) -> Floats:
     """A P A' or A' N A for a symmetric matrix."""
     return step(coefficients, step(coefficients, matrix).swapaxes(0, 1))
 
@@ -164,10 +167,7 @@ def _end_of(piece: Pieces, start: States) -> States:
     transition = _front(piece.transition)
     covariance = transition @ known @ _front(start.covariance) @ transition.swapaxes(1, 2)
     covariance = 0.5 * (covariance + covariance.swapaxes(1, 2))
-    return States(
-        _back(transition @ mean) + piece.shift,
-        _back(covariance) + piece.spread,
-    )
+    return States(_back(transition @ mean) + piece.shift, _back(covariance) + piece.spread)
 
 
 def ends_of(walk: Walk, pieces: Pieces | None, starts: States) -> States:
@@ -190,7 +190,7 @@ def _start_of(piece: Pieces, start: States, end: States) -> States:
     own = _front(piece.score) - _front(piece.information) @ _front(start.mean)
     mean = known.swapaxes(1, 2) @ own + passed @ _front(end.mean)
     covariance = known.swapaxes(1, 2) @ _front(piece.information)
-    covariance = covariance + passed @ _front(end.covariance) @ passed.swapaxes(1, 2)
+    covariance += passed @ _front(end.covariance) @ passed.swapaxes(1, 2)
     return States(_back(mean), _back(0.5 * (covariance + covariance.swapaxes(1, 2))))
 
 

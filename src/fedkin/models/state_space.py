@@ -170,7 +170,7 @@ def _filtered(
 
 def _mean_part(lanes: Lanes, seen: Predictions) -> MeanPart:
     weighted = seen.innovation / seen.variance[:, None]
-    inner = np.einsum("tcw,tdw->cdw", seen.innovation, weighted)
+    inner = np.array([(seen.innovation * part[:, None]).sum(axis=0) for part in _columns(weighted)])
     gram = np.moveaxis(_per_client(lanes, inner), -1, 0)
     k, q = len(gram), gram.shape[1] - 1
     root = np.linalg.cholesky(gram[:, 1:, 1:] + np.eye(q))
@@ -184,6 +184,11 @@ def _mean_part(lanes: Lanes, seen: Predictions) -> MeanPart:
     residual = np.einsum("kc,kcd,kd->k", columns[:, :, 0], gram, columns[:, :, 0])
     log_det = 2.0 * np.log(np.diagonal(root, axis1=1, axis2=2)).sum(axis=1)
     return MeanPart(residual + (beta**2).sum(axis=1), log_det, beta, inverse, columns)
+
+
+def _columns(block: Floats) -> Floats:
+    """(T, c, W) with the column in front."""
+    return block.swapaxes(0, 1)
 
 
 def _without_mean(known: Known) -> Known:
@@ -205,7 +210,10 @@ def _without_mean(known: Known) -> Known:
 
 def _recombined(block: Floats, turn: Floats) -> Floats:
     """Columns (..., c, W) times (c, c, W)."""
-    return np.einsum("...cw,cdw->...dw", block, turn)
+    turned = np.zeros_like(block)
+    for c, d in np.ndindex(*turn.shape[:2]):
+        turned[..., d, :] += block[..., c, :] * turn[c, d]
+    return turned
 
 
 # ------------------------------------------------------------------ posterior
@@ -233,7 +241,8 @@ def posterior(
     at[is_new] = basis[order[is_new]]
     for lanes in lanes_of(merged):
         scale = np.exp(full[lanes.clients, 0])
-        known = _filtered(lanes, smoothness, full[lanes.clients], NO_READING * is_new[lanes.rows])
+        missing = np.where(is_new[lanes.rows], NO_READING, 0.0)
+        known = _filtered(lanes, smoothness, full[lanes.clients], missing)
         ends = ends_of(known.walk, known.pieces, known.starts)
         fitted, spread = walk_smoothly(known.walk, known.seen, ends)
         new = is_new[lanes.rows] & (np.arange(len(lanes.rows))[:, None] < _lengths(lanes))
