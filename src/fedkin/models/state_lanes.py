@@ -67,8 +67,9 @@ def sorted_series(
 
 def lanes_of(series: Series) -> Iterator[Lanes]:
     """Clients with rows in blocks of similar size."""
+    gaps = _gaps(series)
     for clients, pieces in blocks_of(series.sizes):
-        yield _block(series, clients, pieces)
+        yield _block(series, gaps, clients, pieces)
 
 
 def blocks_of(sizes: Indices) -> Iterator[tuple[Indices, int]]:
@@ -90,7 +91,7 @@ def n_pieces(size: int, n_clients: int) -> int:
     return max(1, min(LANES // n_clients, int(np.sqrt(size))))
 
 
-def _block(series: Series, clients: Indices, pieces: int) -> Lanes:
+def _block(series: Series, gaps: Floats, clients: Indices, pieces: int) -> Lanes:
     edges = (series.sizes[clients, None] * np.arange(pieces + 1)) // pieces
     starts = (edges[:, :-1] + series.offsets[clients, None]).ravel()
     lengths = np.diff(edges).ravel()
@@ -101,7 +102,7 @@ def _block(series: Series, clients: Indices, pieces: int) -> Lanes:
     rows = starts + np.minimum(steps[:, None], lengths - 1)
     n_active = np.searchsorted(-lengths, -steps, side="left")
     columns = np.ascontiguousarray(series.columns[rows].transpose(0, 2, 1))
-    return Lanes(clients, place // pieces, chain, n_active, rows, _gaps(series)[rows], columns)
+    return Lanes(clients, place // pieces, chain, n_active, rows, gaps[rows], columns)
 
 
 def _gaps(series: Series) -> Floats:

@@ -25,19 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkin.models.matern_states import gaps_of, rate_of
-from fedkin.models.state_filter import (
-    Pieces,
-    Predictions,
-    States,
-    Walk,
-    ends_of,
-    pieces_of,
-    starts_of,
-    walk_backwards,
-    walk_forwards,
-    walk_smoothly,
-)
+from fedkin.models.state_filter import Predictions, States, Walk, walk_backwards, walk_forwards
 from fedkin.models.state_lanes import Lanes, Series, lanes_of, sorted_series
+from fedkin.models.state_pieces import Pieces, ends_of, pieces_of, starts_of
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -46,8 +36,6 @@ LOG_2PI = float(np.log(2 * np.pi))
 # Noise, as a share of the curve's variance, below which repeated readings leave nothing to
 # divide by.
 LEAST_NOISE = 1e-14
-# Noise of a place without a reading: its weight vanishes against any reading's.
-NO_READING = 1e150
 
 
 class Readings(NamedTuple):
@@ -117,7 +105,7 @@ def evaluate(data: Readings, smoothness: float, full: Floats) -> Evaluation:
 
 def _evaluate_block(lanes: Lanes, n_rows: Indices, smoothness: float, full: Floats) -> Evaluation:
     scale, share, jitter = _units(full)
-    known = _filtered(lanes, smoothness, full)
+    known = filtered(lanes, smoothness, full)
     sums = walk_backwards(known.walk, known.seen, ends_of(known.walk, known.pieces, known.starts))
     mean = known.mean
     log_det = _per_client(lanes, np.log(known.seen.variance).sum(axis=0)) + mean.log_det
@@ -145,9 +133,7 @@ def _per_client(lanes: Lanes, amounts: Floats) -> Floats:
     return total
 
 
-def _filtered(
-    lanes: Lanes, smoothness: float, full: Floats, missing: Floats | None = None
-) -> Known:
+def filtered(lanes: Lanes, smoothness: float, full: Floats, missing: Floats | None = None) -> Known:
     """The block walked forwards in units of the curve; `missing` (T, W) is noise to add."""
     scale, share, _ = _units(full)
     rate = rate_of(smoothness, np.exp(full[:, 1]))[lanes.owner]
@@ -214,76 +200,3 @@ def _recombined(block: Floats, turn: Floats) -> Floats:
     for c, d in np.ndindex(*turn.shape[:2]):
         turned[..., d, :] += block[..., c, :] * turn[c, d]
     return turned
-
-
-# ------------------------------------------------------------------ posterior
-
-
-def posterior(
-    data: Readings,
-    smoothness: float,
-    full: Floats,
-    times: Floats,
-    offsets: Indices,
-    basis: Floats | None = None,
-) -> tuple[Floats, Floats]:
-    """Mean and variance of every client's curve (no noise) at new times, (n,) each.
-
-    New times of client k are `offsets[k]` to `offsets[k + 1]`; `basis` (n, q) is the mean
-    function's there.
-    """
-    q = data.series.columns.shape[1] - 1
-    basis = np.zeros((len(times), 0)) if basis is None else basis
-    full = np.broadcast_to(full, (len(offsets) - 1, 3))
-    merged, order, is_new = _merged(data.series, times, offsets)
-    mean, variance = np.zeros(len(order)), np.zeros(len(order))
-    at = np.zeros((len(order), q))
-    at[is_new] = basis[order[is_new]]
-    for lanes in lanes_of(merged):
-        scale = np.exp(full[lanes.clients, 0])
-        missing = np.where(is_new[lanes.rows], NO_READING, 0.0)
-        known = _filtered(lanes, smoothness, full[lanes.clients], missing)
-        ends = ends_of(known.walk, known.pieces, known.starts)
-        fitted, spread = walk_smoothly(known.walk, known.seen, ends)
-        new = is_new[lanes.rows] & (np.arange(len(lanes.rows))[:, None] < _lengths(lanes))
-        rows, owner = lanes.rows[new], np.broadcast_to(lanes.owner, new.shape)[new]
-        units = np.sqrt(scale[owner])
-        fitted = fitted.transpose(0, 2, 1)[new] * units[:, None]
-        mean[rows], left = _with_mean(known.mean, owner, fitted, at[rows])
-        variance[rows] = spread[new] * units**2 + left
-    found = np.zeros((2, len(times)))
-    found[:, order[is_new]] = mean[is_new], variance[is_new]
-    return found[0], found[1]
-
-
-def _merged(
-    series: Series, times: Floats, offsets: Indices
-) -> tuple[Series, Indices, NDArray[np.bool_]]:
-    """Readings and new places in one series, where each stood, and which are new."""
-    old = np.repeat(np.arange(len(offsets) - 1), series.sizes)
-    new = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    owner = np.concatenate([old, new])
-    order = np.lexsort((np.concatenate([series.times, times]), owner))
-    columns = np.zeros((len(owner), series.columns.shape[1]))
-    columns[: len(old)] = series.columns
-    every = np.concatenate([series.times, times])[order]
-    is_new = order >= len(old)
-    place = np.where(is_new, order - len(old), order)
-    return Series(every, columns[order], series.offsets + offsets), place, is_new
-
-
-def _lengths(lanes: Lanes) -> Indices:
-    """Steps of every lane."""
-    return (np.arange(len(lanes.owner))[:, None] < lanes.n_active).sum(axis=1)
-
-
-def _with_mean(
-    mean: MeanPart, owner: Indices, fitted: Floats, basis: Floats
-) -> tuple[Floats, Floats]:
-    """Means at new places, and what the coefficients leave open of them.
-
-    `fitted` (n, 1 + q) are the curve's fits to e and to the columns of B M^(-1/2).
-    """
-    value = fitted[:, 0] + (basis * mean.coefficients[owner]).sum(axis=1)
-    turned = np.einsum("nq,nqd->nd", basis, mean.columns[owner][:, 1:, 1:])
-    return value, ((turned - fitted[:, 1:]) ** 2).sum(axis=1)

@@ -11,7 +11,8 @@ from fedkin.models.gp_rows import mean_basis, prepare
 from fedkin.models.kernels import form_of, to_spec
 from fedkin.models.matern_states import SMOOTHNESS, gaps_of, innovation_scale, stationary
 from fedkin.models.state_filter import advance, both_sides, hankel
-from fedkin.models.state_space import evaluate, posterior, readings
+from fedkin.models.state_posterior import posterior
+from fedkin.models.state_space import evaluate, readings
 
 SCALE, LENGTH, NOISE = 1.3, 0.8, 0.05
 FULL = np.log([SCALE, LENGTH, NOISE])
