@@ -66,14 +66,23 @@ def negative_bound(form: CommonForm, full: Floats, of_clients: Sums) -> tuple[fl
     total = _with_noise_slope(form, together(of_clients))
     common = parameters(form, full).common
     solved = _solve(form, common, total.gram[0, 0])
-    fit = total.gram[0, 0, -1, -1] - solved.cross @ solved.mean
-    value = fit + solved.log_det + total.log_det[0, 0] + total.rows[0] * LOG_2PI
-    value += common * total.missed[0, 0]
     gradient = np.empty(len(full))
     gradient[0] = _by_common(form, solved) + common * total.missed[0, 0]
     change = np.einsum("pij,ij->p", total.gram[0, 1:], _sensitivity(solved))
     gradient[1:] = change + total.log_det[0, 1:] + common * total.missed[0, 1:]
-    return 0.5 * float(value), 0.5 * gradient
+    return _value(common, total, solved), 0.5 * gradient
+
+
+def negative_bound_value(form: CommonForm, full: Floats, of_clients: Sums) -> float:
+    """The bound alone, from sums with or without slopes."""
+    total, common = together(of_clients), parameters(form, full).common
+    return _value(common, total, _solve(form, common, total.gram[0, 0]))
+
+
+def _value(common: float, total: Sums, solved: Solved) -> float:
+    fit = total.gram[0, 0, -1, -1] - solved.cross @ solved.mean
+    value = fit + solved.log_det + total.log_det[0, 0] + total.rows[0] * LOG_2PI
+    return 0.5 * float(value + common * total.missed[0, 0])
 
 
 def weights(form: CommonForm, full: Floats, of_clients: Sums) -> Weights:

@@ -63,14 +63,8 @@ class Sums(NamedTuple):
 
 
 class Site(NamedTuple):
-    """Clients of a chunk at given parameters; padding is zero everywhere.
+    """Clients of a chunk, zero where padded: inverse of S, U, and inv(S) R inv(S)."""
 
-    Columns [Phi y] (k, w, F + 1), inverse of S (k, w, w), `solved` = inv(S) [Phi y], and
-    `passed` = inv(S) R inv(S).
-    """
-
-    X: Floats
-    kept: Floats
     inverse: Floats
     solved: Floats
     passed: Floats
@@ -90,11 +84,16 @@ def pack(clients: Federation) -> tuple[Pack, ...]:
 
 
 def sums(
-    packs: tuple[Pack, ...], n_clients: int, form: CommonForm, full: Floats, points: Points
+    packs: tuple[Pack, ...],
+    n_clients: int,
+    form: CommonForm,
+    full: Floats,
+    points: Points,
+    slopes: bool = True,
 ) -> Sums:
-    """Of every client; zero of those without rows."""
+    """Of every client; zero of those without rows. Without slopes P is 0."""
     width = len(points.places) + form.n_mean + 1
-    n = 1 + len(sent(form))
+    n = 1 + len(sent(form)) * slopes
     whole = Sums(
         np.zeros((n_clients, n, width, width)),
         np.zeros((n_clients, n)),
@@ -103,7 +102,7 @@ def sums(
     )
     for chunk in _chunks(packs, width):
         with one_thread(chunk.X.shape[1]):
-            for total, part in zip(whole, _sums_of(chunk, form, full, points)):
+            for total, part in zip(whole, _sums_of(chunk, form, full, points, slopes)):
                 total[chunk.clients] = part
     return whole
 
@@ -139,29 +138,27 @@ def _chunks(packs: tuple[Pack, ...], width: int) -> Iterator[Pack]:
 # ------------------------------------------------------------------ one chunk
 
 
-def _sums_of(chunk: Pack, form: CommonForm, full: Floats, points: Points) -> Sums:
+def _sums_of(chunk: Pack, form: CommonForm, full: Floats, points: Points, slopes: bool) -> Sums:
     part = parameters(form, full)
     kept = (np.arange(chunk.X.shape[1]) < chunk.sizes[:, None]).astype(np.float64)
     both = kept[:, :, None] * kept[:, None, :]
     own, by_own = curve(form.own, part.own_lengths, chunk.X, chunk.X)
-    own, by_own = part.own * own * both, part.own * by_own * both
+    own = part.own * own * both
     inverse, log_det = inverted(site_covariance(part, chunk.X, own, kept), kept)
-    Phi, by_length = features(form, full, points, chunk.X)
-    Phi, by_length = Phi * kept[:, :, None], by_length * kept[:, :, None]
+    Phi, by_feature = features(form, full, points, chunk.X)
     shared, by_shared = curve(form.common, part.common_lengths, chunk.X, chunk.X)
     carried = Phi[:, :, : len(points.places)]
     rest = (shared - carried @ carried.swapaxes(1, 2)) * both
-    columns = np.concatenate([Phi, chunk.y[:, :, None]], axis=2)
+    columns = np.concatenate([Phi, chunk.y[:, :, None]], axis=2) * kept[:, :, None]
     solved = inverse @ columns
-    site = Site(chunk.X, kept, inverse, solved, inverse @ rest @ inverse)
     found = [(columns.swapaxes(1, 2) @ solved, log_det, _inner(inverse, rest))]
-    for by_feature, by_corr in zip(by_length, by_shared * both):
-        found.append(_by_common_length(site, by_feature, by_corr))
-    found += [
-        _by_columns(site, part.level, kept[:, :, None]),
-        _by_columns(site, part.slope, chunk.X),
-    ]
-    found += [_by_matrix(site, own), *(_by_matrix(site, slope) for slope in by_own)]
+    if slopes:
+        site = Site(inverse, solved, inverse @ rest @ inverse)
+        pairs = zip(by_feature * kept[:, :, None], by_shared * both)
+        found += [_by_common_length(site, *pair) for pair in pairs]
+        found += [_by_columns(site, part.level, kept[:, :, None])]
+        found += [_by_columns(site, part.slope, chunk.X), _by_matrix(site, own)]
+        found += [_by_matrix(site, part.own * slope * both) for slope in by_own]
     gram, log_dets, missed = (np.stack(each, axis=1) for each in zip(*found))
     return Sums(gram, log_dets, missed, chunk.sizes.astype(np.float64))
 

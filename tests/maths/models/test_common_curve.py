@@ -7,6 +7,7 @@ from scipy.optimize import minimize
 from fedkin.federation import Federation
 from fedkin.models.common_curve import (
     negative_bound,
+    negative_bound_value,
     share_missed,
     updated,
     weights,
@@ -165,6 +166,17 @@ def test_sums_of_one_client_at_a_time_are_those_of_all_at_once():
             np.testing.assert_allclose(one[0], other[k], rtol=1e-9, atol=1e-11)
     assert whole.rows.tolist() == [0, 3, 30, 4, 33] and not whole.gram[0].any()
     np.testing.assert_allclose(together(whole).gram[0], whole.gram.sum(axis=0))
+
+
+def test_sums_without_slopes_give_the_same_bound_and_curve():
+    form, federation = FORMS[2], sites(FORMS[2])
+    full = parameters_of(form)
+    points = points_at(form, full, grid(-2, 2, 9))
+    whole = sums(pack(federation), len(federation), form, full, points)
+    short = sums(pack(federation), len(federation), form, full, points, slopes=False)
+    assert short.gram.shape == (5, 1, 12, 12)
+    assert negative_bound_value(form, full, short) == negative_bound(form, full, whole)[0]
+    np.testing.assert_array_equal(weights(form, full, short).mean, weights(form, full, whole).mean)
 
 
 def test_triangles_travel_and_become_matrices_again():
