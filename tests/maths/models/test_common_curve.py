@@ -218,6 +218,19 @@ def test_with_points_on_all_rows_predictions_are_the_dense_ones(form):
         np.testing.assert_allclose(variance, np.diagonal(spread), atol=1e-6)
 
 
+def test_far_from_all_points_the_prior_is_left():
+    form, federation = CommonForm(1), sites(CommonForm(1))
+    full, far = parameters_of(form), np.array([[40.0]])
+    points = points_at(form, full, grid(-2, 2, 9))
+    known = weights(form, full, sums(pack(federation), len(federation), form, full, points))
+    mean, variance = common_posterior(form, full, points, known, far)
+    common, _, level, slope, own = np.exp(full[:5])
+    assert mean[0] == pytest.approx(0.0, abs=1e-9) and variance[0] == pytest.approx(common)
+    nobody = (np.zeros((0, 1)), np.zeros(0))
+    _, variance = site_posterior(form, full, points, known, nobody, far)
+    assert variance[0] == pytest.approx(common + level + slope * 40.0**2 + own)
+
+
 def test_a_site_that_comes_later_is_as_one_that_was_there():
     form, federation = CommonForm(1), sites(CommonForm(1))
     full = parameters_of(form)

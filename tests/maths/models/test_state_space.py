@@ -7,7 +7,7 @@ from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
 from fedkin.federation import Federation
 from fedkin.models import gaussian_process, state_lanes
-from fedkin.models.gp_rows import mean_basis, prepare
+from fedkin.models.gp_rows import basis_at, input_frame, mean_basis, prepare
 from fedkin.models.kernels import form_of, to_spec
 from fedkin.models.matern_states import SMOOTHNESS, gaps_of, innovation_scale, stationary
 from fedkin.models.state_filter import advance, both_sides, hankel
@@ -214,6 +214,17 @@ def test_each_client_may_have_its_own_parameters_and_order_is_irrelevant():
         np.testing.assert_allclose(whole.gradient[k], alone.gradient[0], rtol=1e-9, atol=1e-12)
 
 
+def test_where_one_client_ends_and_the_next_begins_does_not_matter():
+    """Times of one client may lie far before those of the client above it."""
+    times, y = np.array([1e6, 1e6 + 1.0, 0.0, 2.0]), np.array([1.0, 0.5, -1.0, 0.3])
+    found = evaluate(readings(times, y, np.array([0, 2, 4])), 2.5, FULL)
+    for k in range(2):
+        part = slice(2 * k, 2 * k + 2)
+        alone = evaluate(readings(times[part], y[part], np.array([0, 2])), 2.5, FULL)
+        assert found.value[k] == pytest.approx(alone.value[0], rel=1e-12)
+        np.testing.assert_allclose(found.gradient[k], alone.gradient[0], rtol=1e-10)
+
+
 def test_a_client_without_rows_adds_nothing():
     data = readings(np.array([0.0, 1.0]), np.array([1.0, 2.0]), np.array([0, 0, 2, 2]))
     found = evaluate(data, 1.5, FULL)
@@ -273,13 +284,11 @@ def test_posterior_equals_the_dense_one(smoothness, mean):
 
 def new_basis(federation, places, counts, mean):
     """The mean function's columns at new places."""
-    from fedkin.models.gp_rows import basis_at, input_frame, outcome_size
-
     if mean == "zero":
         return np.zeros((len(places), 0))
     owner = np.repeat(np.arange(len(counts)), counts)
     centre, spread = input_frame(federation)
-    size = outcome_size(federation, federation.y)
+    size = np.array([np.sqrt(np.mean(federation.client(k)[1] ** 2)) for k in range(len(counts))])
     return basis_at(places[:, None], centre[owner], spread[owner], mean, size[owner])
 
 
