@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: install run test test-portable lint accept bench studies clean
+.PHONY: install run test test-portable mutants lint accept bench studies clean
 
 install: .venv/installed
 
@@ -37,6 +37,11 @@ test: lint
 # of some kernels and tests: make test-portable KERNELS="--kernel haswell-1" TESTS=tests/maths
 test-portable: .venv/installed-dev
 	$(BIN)/python -m tests.portable $(KERNELS) $(TESTS)
+
+# Breaks one line of the mathematics at a time and sees whether a test notices (tests/mutants.py);
+# ten minutes, not part of CI; of some: make mutants MUTANTS="'theory factor 3'".
+mutants: .venv/installed-dev
+	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 # Runs the studies that promise something, says which promises hold, and fails if one does not;
 # hours, as far as their rows in docs are not of this code. KEPT=--kept judges the rows that are there.

@@ -1,10 +1,11 @@
 """Break one line of the mathematics at a time and see whether a test notices: `make mutants`.
 
-    python -m tests.mutants [name ...]
+    python -m tests.mutants [words of names ...]
 
 Each mutant is a text that stands once in a file of src/fedkin, what it becomes, and the tests that
 must fail then. The package is copied, the copy is broken, and the tests run against it; the working
-tree is never touched. Ends with 1 if a mutant survives. Not part of CI: it takes minutes.
+tree is never touched. First all these tests must pass on the copy as it is: what fails anyway
+notices nothing. Ends with 1 if a mutant survives. Not part of CI: it takes minutes.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.mutant_list import MUTANTS
+from tests.mutant_list import MUTANTS, Mutant
 
 ROOT = Path(__file__).parents[1]
 SECONDS = 300
+# How pytest ends.
+PASSED, FAILED = 0, 1
 
 
 class Ended(NamedTuple):
@@ -31,12 +34,15 @@ class Ended(NamedTuple):
 
 
 def main(wanted: list[str]) -> int:
-    """Run the named mutants, or all."""
-    chosen = [mutant for mutant in MUTANTS if not wanted or mutant.name in wanted]
-    ended = []
+    """Run the mutants whose names hold one of the words, or all."""
+    chosen = [m for m in MUTANTS if not wanted or any(words in m.name for words in wanted)]
+    ended: list[Ended] = []
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "src"
         shutil.copytree(ROOT / "src", copy, ignore=shutil.ignore_patterns("__pycache__"))
+        if chosen and run(tuple(sorted({t for m in chosen for t in m.tests})), copy) != PASSED:
+            print("the tests fail before anything is broken")
+            return 1
         for mutant in chosen:
             ended.append(Ended(mutant.name, fate(mutant, copy)))
             print(f"{ended[-1].word:10s} {mutant.name}", flush=True)
@@ -45,7 +51,7 @@ def main(wanted: list[str]) -> int:
     return int(bool(alive))
 
 
-def fate(mutant, copy: Path) -> str:
+def fate(mutant: Mutant, copy: Path) -> str:
     """Break the copy, run the tests, mend the copy."""
     path = copy / "fedkin" / mutant.file
     text = path.read_text(encoding="utf-8")
@@ -53,22 +59,21 @@ def fate(mutant, copy: Path) -> str:
         return "stale"  # the line has moved on; the list must follow
     path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
     try:
-        return "killed" if run(mutant.tests, copy) else "survived"
+        return {FAILED: "killed", PASSED: "survived"}.get(run(mutant.tests, copy), "broken")
     finally:
         path.write_text(text, encoding="utf-8")
 
 
-def run(tests: tuple[str, ...], copy: Path) -> bool:
-    """Whether one of the tests fails against the copy; a test that hangs has noticed, too."""
+def run(tests: tuple[str, ...], copy: Path) -> int:
+    """How pytest ends on these tests against the copy; a test that hangs has failed, too."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     environment = {**os.environ, "PYTHONPATH": str(copy), "OPENBLAS_NUM_THREADS": "1"}
     try:
-        ended = subprocess.run(
+        return subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, timeout=SECONDS
-        )
+        ).returncode
     except subprocess.TimeoutExpired:
-        return True
-    return ended.returncode == 1
+        return FAILED
 
 
 if __name__ == "__main__":

@@ -42,6 +42,14 @@ def test_replay_keeps_to_its_bounds():
     assert all(a[0] <= 0.5 for a in asked)
 
 
+def test_a_minimum_at_a_bound_is_an_end_as_good_as_any():
+    """There the gradient is 1, and pushes against the bound."""
+    upper = np.array([0.5, 10.0])
+    found, asked = drive(minimise_by_replay(evaluate, np.zeros(2), WIDE[0], upper, 1e-6, 200))
+    np.testing.assert_allclose(found.point, [0.5, 0.25], atol=1e-5)
+    assert found.converged and len(asked) < 60
+
+
 def test_replay_begins_again_when_other_sites_answer():
     search = minimise_by_replay(evaluate, np.zeros(2), *WIDE, 1e-8, 100)
     found, _ = drive(search, lambda number: b"some" if 3 <= number <= 5 else b"all")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedkin.engines import InProcess, Rules, drive
-from fedkin.engines.driver import SiteLost
+from fedkin.engines.driver import SiteLost, _draw
 from fedkin.engines.journal import Journal, decode, encode
 from fedkin.federation import Federation
 from fedkin.protocol import (
@@ -53,6 +53,22 @@ def test_an_open_symbol_means_what_most_clients_mean():
     assert faults == {1: Fault(Reason.SHAPE)}
     replies, faults = inspect(SCHEMA, blocks, {"d": 1})
     np.testing.assert_array_equal(replies.clients, [1])
+
+
+def test_clients_are_counted_and_not_the_blocks_they_come_in():
+    together = block(0, 1, 2, values=[[1, 2], [3, 4], [5, 6]])
+    alone = [block(3, values=[[1]]), block(4, values=[[2]])]
+    replies, faults = inspect(SCHEMA, [*alone, together], {})
+    np.testing.assert_array_equal(replies.clients, [0, 1, 2])
+    assert set(faults) == {3, 4}
+
+
+@pytest.mark.parametrize(("fraction", "n_drawn"), [(0.3, 3), (0.34, 3), (0.96, 10), (0.01, 1)])
+def test_a_share_of_the_sites_is_the_nearest_number_of_them(fraction, n_drawn):
+    everybody = np.arange(20, 30)
+    drawn = [_draw(Ask("mean", fraction=fraction), everybody, 1, number) for number in range(5)]
+    assert {len(who) for who in drawn} == {n_drawn}
+    assert all(np.isin(who, everybody).all() and (np.diff(who) > 0).all() for who in drawn)
 
 
 def test_values_over_the_bound_and_not_finite_are_told_apart():

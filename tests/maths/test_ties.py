@@ -57,3 +57,9 @@ def test_without_ties_the_order_is_that_of_the_values():
     values = np.random.default_rng(0).normal(size=50)
     np.testing.assert_array_equal(tied_order(values), np.argsort(values))
     np.testing.assert_array_equal(tied_ranks([]), [])
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-30, -2.0])
+def test_equal_values_tie_also_where_they_are_nothing(value):
+    np.testing.assert_array_equal(tied_ranks([value, value, 5.0, value]), [0, 0, 1, 0])
+    np.testing.assert_array_equal(tied_order([5.0, value, value]), [1, 2, 0])
