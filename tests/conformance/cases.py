@@ -133,6 +133,44 @@ def _one_generalised_regression(family: str) -> Callable[..., dict[str, np.ndarr
     return fitted
 
 
+def labelled_federation(n_clients: int = 7, seed: int = 0) -> Federation:
+    """Three classes at every client; two clients are tiny."""
+    rng = np.random.default_rng(seed)
+    clients = {}
+    for k in range(n_clients):
+        n = 6 if k in (3, 5) else int(rng.integers(15, 30))
+        y = np.arange(n) % 3
+        X = rng.normal(size=(n, 3)) + 0.7 * np.eye(3)[y] + 0.5 * rng.normal(size=3)
+        clients[f"site-{k + 5}"] = (X, y.astype(float))
+    return Federation.from_clients(clients)
+
+
+def _penalised_softmax(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+    """The common model of copies of one site; sites may depart by next to nothing.
+
+    With equal departures U of m sites, |B|^2 r / 2 + m |U|^2 k / 2 for B + U = W is least where B
+    is m k / (m k + r) of W: a ridge of r m k / (m k + r) on W.
+    """
+    from scipy.optimize import minimize
+
+    n_copies = int((X[0] == X).all(axis=1).sum())
+    design = np.column_stack([(X - X.mean(axis=0)) / X.std(axis=0), np.ones(len(X))])
+    hot, away = np.eye(3)[y.astype(int)], n_copies * np.exp(10.0)
+    ridge = np.tile([1.0, 1.0, 1.0, 0.01], (3, 1))
+    both = ridge * away / (away + ridge)
+
+    def objective(flat):
+        W = flat.reshape(3, 4)
+        scores = design @ W.T
+        total = np.logaddexp.reduce(scores, axis=1)
+        share = np.exp(scores - total[:, None])
+        value = (total - (scores * hot).sum(axis=1)).sum() + 0.5 * (both * W**2).sum()
+        return value, ((share - hot).T @ design + both * W).ravel()
+
+    found = minimize(objective, np.zeros(12), jac=True, method="BFGS", options={"gtol": 1e-10})
+    return {"population": found.x.reshape(3, 4) * away / (away + ridge)}
+
+
 def _lasso(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
     from sklearn.linear_model import Lasso
 
@@ -409,6 +447,15 @@ CASES = (
             variant=family,
         )
         for family in ("binomial", "poisson")
+    ),
+    Case(
+        "softmax_mixed",
+        {"tol": 1e-5},
+        {"tol": 1e-6},
+        _penalised_softmax,
+        ("coef", "population", "variances"),
+        labelled_federation,
+        start_counts=True,
     ),
     Case(
         "standardizer",

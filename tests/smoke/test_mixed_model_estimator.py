@@ -303,3 +303,72 @@ def test_what_needs_statistics_says_so():
             MixedModel(site_noise="own", **wrong).fit(X, Y, groups=GROUPS)
     with pytest.raises(ValueError, match="needs no quadrature"):
         MixedModel(n_quadrature=5).fit(X, Y, groups=GROUPS)
+
+
+# ------------------------------------------------------------------ classes
+
+
+def classes(seed=0, n_sites=12, n_rows=40):
+    """Three labels; sites bend the boundaries between them."""
+    rng = np.random.default_rng(seed)
+    groups = np.repeat([f"site-{k}" for k in range(n_sites)], n_rows)
+    rows = rng.normal(size=(len(groups), 2)) * [1.0, 50.0] + [0.0, 300.0]
+    inside = np.column_stack([rows[:, 0], (rows[:, 1] - 300.0) / 50.0, np.ones(len(rows))])
+    coef = np.array([[2.0, 0.0, 0.0], [-2.0, 1.0, 0.5], [0.0, -2.0, 0.0]])
+    own = np.repeat(coef + 1.5 * rng.normal(size=(n_sites, 3, 3)), n_rows, axis=0)
+    gumbel = rng.gumbel(size=(len(rows), 3))
+    codes = (np.einsum("nd,ncd->nc", inside, own) + gumbel).argmax(axis=1)
+    return rows, np.array(["sit", "stand", "walk"])[codes], groups
+
+
+def test_classes_of_any_label_are_predicted_by_site():
+    rows, y, groups = classes()
+    train = np.arange(len(rows)) % 40 < 25
+    model = MixedModel(family="multinomial").fit(rows[train], y[train], groups=groups[train])
+    assert list(model.classes_) == ["sit", "stand", "walk"]
+    assert model.coef_.shape == (3, 2) and model.site_coef_.shape == (12, 3, 2)
+    assert model.converged_ and model.n_rounds_ <= 25
+    test, sites = rows[~train], groups[~train]
+    share = model.predict_proba(test, sites)
+    np.testing.assert_allclose(share.sum(axis=1), 1.0)
+    assert set(model.predict(test, sites)) <= set(y)
+    known, new = model.score(test, y[~train], sites), model.score(test, y[~train])
+    assert known > new + 0.05
+    scores = test @ model.site_coef_[0].T + model.site_intercept_[0]
+    first = np.exp(scores - scores.max(axis=1, keepdims=True))
+    by_hand = first / first.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(model.predict_proba(test, "site-0"), by_hand, atol=1e-10)
+    own = train & (groups == "site-3")
+    model.adapt(rows[own], y[own], groups="twin")
+    np.testing.assert_allclose(
+        model.predict_proba(test, "twin"), model.predict_proba(test, "site-3"), atol=1e-6
+    )
+    text = str(model.summary())
+    assert "3 classes" in text and "rows left out" in text
+
+
+def test_classes_are_numbers_in_a_federation_and_labels_may_be_any_numbers():
+    rows, y, groups = classes(1)
+    codes = np.unique(y, return_inverse=True)[1] * 10.0 - 5.0
+    words = MixedModel(family="multinomial").fit(rows, y, groups=groups)
+    numbers = MixedModel(family="multinomial").fit(Federation.from_groups(rows, groups, codes))
+    assert list(numbers.classes_) == [-5.0, 5.0, 15.0]
+    np.testing.assert_allclose(words.predict_proba(rows), numbers.predict_proba(rows), atol=1e-8)
+    kept = MixedModel(family="multinomial", share="gradients").fit(rows, y, groups=groups)
+    np.testing.assert_allclose(kept.effects_, words.effects_, atol=1e-8)
+    assert "departures" not in kept.traffic_.bytes_up_by_field
+
+
+def test_what_classes_do_not_have_is_refused():
+    rows, y, groups = classes(2)
+    model = MixedModel(family="multinomial")
+    with pytest.raises(ValueError, match="1 class only"):
+        model.fit(rows, np.full(len(y), "sit"), groups=groups)
+    with pytest.raises(ValueError, match="takes random='all'"):
+        MixedModel("intercept", family="multinomial").fit(rows, y, groups=groups)
+    model.fit(rows, y, groups=groups)
+    assert not hasattr(model, "conf_int")
+    with pytest.raises(ValueError, match="predict_proba gives probabilities"):
+        model.predict(rows, return_std=True)
+    with pytest.raises(ValueError, match="labels 'fly' are new"):
+        model.adapt(rows[:3], ["sit", "fly", "sit"], groups="new")

@@ -17,6 +17,9 @@ from fedkin.settings import Flag, Number, Settings, Whole, one_of, setting
 WITHOUT_LEVEL = "-intercept"
 # Families whose targets are linear in the coefficients but for noise.
 GAUSSIAN = "gaussian"
+CLASSES = "multinomial"
+COUNTS = ("binomial", "poisson")
+OTHERS = ("binomial", CLASSES, "poisson")
 
 
 class RandomColumns:
@@ -53,7 +56,7 @@ class MixedModelSettings(Settings):
     """What can be set; `fedkin.MixedModel` says what each does."""
 
     random: Any = setting("all", RandomColumns())
-    family: str = setting(GAUSSIAN, one_of(GAUSSIAN, "binomial", "poisson"), at_site=True)
+    family: str = setting(GAUSSIAN, one_of(GAUSSIAN, *OTHERS), at_site=True)
     method: Method = setting("reml", one_of("reml", "ml"))
     covariance: Covariance = setting("full", one_of("full", "diagonal", "isotropic"))
     site_noise: str = setting("common", one_of("common", "own"))
@@ -119,7 +122,17 @@ class MixedModelSettings(Settings):
             raise ValueError(
                 f"{word} needs the sites' statistics: family='gaussian' and share='statistics'"
             )
+        if self.family == CLASSES:
+            self._check_classes()
         if self.n_quadrature > 1 and self.gaussian:
             raise ValueError(
                 "n_quadrature is for families other than 'gaussian', which needs no quadrature"
+            )
+
+    def _check_classes(self) -> None:
+        """With classes all columns differ between sites, by Laplace's method, without offset."""
+        if self.random != "all" or self.n_quadrature > 1 or self.offset is not None:
+            raise ValueError(
+                "family='multinomial' takes random='all', n_quadrature=1 and no offset; for two "
+                "classes family='binomial' takes others"
             )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import r2_score
+from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
@@ -21,12 +22,26 @@ from fedkin.algorithms.mixed_model_result import (
     term_names,
     variance_table,
 )
-from fedkin.algorithms.mixed_model_settings import WITHOUT_LEVEL, MixedModelSettings
+from fedkin.algorithms.mixed_model_settings import (
+    CLASSES,
+    COUNTS,
+    WITHOUT_LEVEL,
+    MixedModelSettings,
+)
 from fedkin.algorithms.mixed_model_sites import check_counts
+from fedkin.algorithms.softmax_mixed import SOFTMAX_MIXED
+from fedkin.engines import InProcess
 from fedkin.engines.kept import KeptReplies
 from fedkin.estimators.base import FederatedEstimator
 from fedkin.estimators.fmlr import ImplausibleSitesWarning, OddSitesWarning
 from fedkin.estimators.formulas import Design, design_of
+from fedkin.estimators.mixed_classes import (
+    ClassesFacts,
+    codes_of,
+    encoded,
+    settings_of,
+    with_memories,
+)
 from fedkin.federation import Federation
 from fedkin.names import listed
 from fedkin.protocol.runs import About
@@ -36,8 +51,12 @@ from fedkin.tables import Table
 NEW_SITE = -1
 
 
-def _is_binomial(estimator: Any) -> bool:
-    return bool(estimator.family == "binomial")
+def _has_probabilities(estimator: Any) -> bool:
+    return estimator.family in ("binomial", CLASSES)
+
+
+def _has_errors(estimator: Any) -> bool:
+    return bool(estimator.family != CLASSES)
 
 
 class MixedModel(RegressorMixin, FederatedEstimator):
@@ -54,9 +73,11 @@ class MixedModel(RegressorMixin, FederatedEstimator):
         Columns whose coefficients differ between sites. "all": every column and the intercept;
         "intercept": the level only; a list (names or positions): these slopes and the intercept,
         without the intercept if "-intercept" is in the list.
-    family : {"gaussian", "binomial", "poisson"}
+    family : {"gaussian", "binomial", "multinomial", "poisson"}
         Of the target: normal; successes (0/1, or counts among `trials`), with the logit as link;
-        counts, with the logarithm as link.
+        classes with labels of any kind; counts, with the logarithm as link. With "multinomial" a
+        softmax regression of each site is pulled towards the common one, as far as rows left out
+        say, with one variance for all standardised features and one for intercepts.
     method : {"reml", "ml"}
         Restricted or plain maximum likelihood; for counts it is always plain.
     covariance : {"full", "diagonal", "isotropic"}
@@ -136,6 +157,14 @@ class MixedModel(RegressorMixin, FederatedEstimator):
     difference_test_ : SiteTest or None
         Likelihood ratio test of "sites do not differ", corrected for the boundary; None where each
         site has its own noise, or with share="gradients".
+    classes_ : array of shape (C,)
+        Labels, with family="multinomial"; `coef_`, `site_coef_` and `effects_` then have an axis of
+        classes before that of columns (effects those of standardised columns), and what rests on
+        standard errors is not there.
+    random_variances_ : array of shape (2,)
+        Of departures of standardised features and of intercepts, with family="multinomial".
+    left_out_loss_ : float
+        Mean log loss of rows left out, with family="multinomial".
     singular_ : bool
         Whether some combination of departures has no variance.
     collinear_ : list of str
@@ -171,6 +200,8 @@ class MixedModel(RegressorMixin, FederatedEstimator):
 
     _algorithm = MIXED_MODEL
     _used: MixedModelSettings
+    _facts: Any
+    intercept_: Any
     _private = (*FederatedEstimator._private, "_facts", "_place", "_design")
 
     @classmethod
@@ -182,8 +213,14 @@ class MixedModel(RegressorMixin, FederatedEstimator):
 
     def _federation(self, X, y, groups):
         self._design = None
+        if self.family == CLASSES:
+            X, y, classes = encoded(X, y)
+            if len(classes):
+                self.classes_ = classes
         if self.formula is None:
             return super()._federation(X, y, groups)
+        if self.family == CLASSES:
+            raise ValueError("family='multinomial' takes no formula; give X, y and groups")
         if X is None or y is not None or groups is not None:
             raise ValueError("with a formula, fit takes one table that has target and sites")
         beside = [name for name in (self.trials, self.offset) if name is not None]
@@ -209,8 +246,14 @@ class MixedModel(RegressorMixin, FederatedEstimator):
 
     def _check_data(self, federation, settings):
         super()._check_data(federation, settings)
-        if not settings.gaussian:
+        if settings.family in COUNTS:
             check_counts(federation, settings)
+
+    def _run_with(self, settings, federation):
+        if self.family != CLASSES:
+            return super()._run_with(settings, federation)
+        engine = self.engine or InProcess()
+        return engine.run(SOFTMAX_MIXED, settings_of(settings), federation)
 
     @classmethod
     def from_journal(cls, folder, *, feature_names=None, **parameters):
@@ -245,7 +288,34 @@ class MixedModel(RegressorMixin, FederatedEstimator):
 
     # ------------------------------------------------------------ after
 
+    def _read_classes(self, run) -> None:
+        """Fitted attributes where the target is a class."""
+        result = self._result = with_memories(run.result, run.memories)
+        facts = self._facts = ClassesFacts(result, settings_of(self._used))
+        if not hasattr(self, "classes_"):
+            self.classes_ = np.arange(len(result.coef))
+        self.n_features_in_ = len(result.mean)
+        self.coef_, self.intercept_ = facts.in_units(result.coef)
+        own = facts.in_units(result.coef + result.departures)
+        self.site_coef_, self.site_intercept_ = own
+        self.effects_ = result.departures
+        self.random_columns_ = term_names(self._terms(), np.arange(result.coef.shape[1]))
+        self.random_variances_ = result.variances[:2]
+        self.left_out_loss_ = float(result.loss)
+        self.implausible_sites_ = self.odd_sites_ = self.client_names_[:0]
+        self.collinear_: list[str] = []
+        self.converged_ = bool(result.converged)
+        self.history_ = {"tried": result.tried}
+
+    def _remember_places(self, heard) -> None:
+        place = {int(k): i for i, k in enumerate(heard)}
+        self._place = {name: place.get(k, NEW_SITE) for name, k in self._position.items()}
+
     def _read(self, run) -> None:
+        if self.family == CLASSES:
+            self._read_classes(run)
+            self._remember_places(self._result.heard)
+            return
         result = self._result = run.result.with_memories(run.memories)
         facts = self._facts = result.facts(self._used)
         d = len(result.coef) - self._used.fit_intercept
@@ -265,8 +335,7 @@ class MixedModel(RegressorMixin, FederatedEstimator):
         self.converged_ = bool(result.gradient <= max(CONVERGED, self.tol))
         history = result.history_criterion
         self.history_ = {} if history is None else {"criterion": history}
-        place = {int(k): i for i, k in enumerate(result.heard)}
-        self._place = {name: place.get(k, NEW_SITE) for name, k in self._position.items()}
+        self._remember_places(result.heard)
 
     def _read_sites(self, result, d) -> None:
         """What is known of every site."""
@@ -292,7 +361,9 @@ class MixedModel(RegressorMixin, FederatedEstimator):
         return About(self.client_names_, self._terms(), self._used, left)
 
     def _warn(self, federation: Federation | None) -> None:
-        if not self.converged_:
+        if not self.converged_ and self.family == CLASSES:
+            super()._warn(federation)
+        elif not self.converged_:
             self._warning(
                 f"the likelihood's slope is {self._result.gradient:.2g} where the search ended "
                 f"(max_rounds={self.max_rounds}); estimates may be off; allow more rounds, or look "
@@ -322,6 +393,8 @@ class MixedModel(RegressorMixin, FederatedEstimator):
     def difference_test_(self):
         """Likelihood ratio test of "sites do not differ", corrected for the boundary."""
         check_is_fitted(self)
+        if self.family == CLASSES:
+            return None
         return self._facts.difference
 
     # ------------------------------------------------------------ use
@@ -351,15 +424,24 @@ class MixedModel(RegressorMixin, FederatedEstimator):
             Arrays of shape (n,); intervals have shape (n, 2).
         """
         check_is_fitted(self)
+        if self.family == CLASSES:
+            if return_std or level is not None:
+                raise ValueError("classes have no spread; predict_proba gives probabilities")
+            return self.classes_[self.predict_proba(X, groups).argmax(axis=1)]
         rows = self._rows(X, groups)
         if not return_std and level is None:
             return self._facts.means(rows)
         mean, std, ends = self._facts.predict(rows, level)
         return (mean, *[std] * bool(return_std), *[ends] * (level is not None))
 
-    @available_if(_is_binomial)
+    @available_if(_has_probabilities)
     def predict_proba(self, X, groups=None):
-        """Probabilities of failure and success, (n, 2)."""
+        """Probabilities of `classes_`, (n, C); with family="binomial" of failure and success."""
+        check_is_fitted(self)
+        if self.family == CLASSES:
+            rows = self._rows(X, groups)
+            d = self.n_features_in_
+            return self._facts.probabilities(rows.design[:, :d], rows.places)
         success = self.predict(X, groups)
         return np.stack([1.0 - success, success], axis=1)
 
@@ -379,7 +461,17 @@ class MixedModel(RegressorMixin, FederatedEstimator):
 
     def adapt(self, X, y=None, groups=None):
         """Learn how far sites that were not in the fit depart; what is common stays."""
+        check_is_fitted(self)
+        if self.family == CLASSES:
+            if isinstance(X, Federation):
+                X = replace(X, y=None if X.y is None else codes_of(X.y, self.classes_))
+            y = None if y is None else codes_of(y, self.classes_)
         clients = self._new_clients(X, y, groups)
+        if self.family == CLASSES:
+            known = self._facts.n_places
+            self._facts.extend(clients)
+            self._place |= {name: known + k for k, name in enumerate(clients.names)}
+            return self
         if not self._used.gaussian:
             check_counts(clients, self._used)
         known = self._facts.n_places
@@ -388,23 +480,31 @@ class MixedModel(RegressorMixin, FederatedEstimator):
         return self
 
     def score(self, X, y=None, groups=None, sample_weight=None):
-        """Coefficient of determination of `predict`; a Federation has its own y."""
+        """Coefficient of determination of `predict`, or the share of right classes.
+
+        A Federation has its own y.
+        """
         predicted = self.predict(X, groups)
         if self._design is not None and y is None:
             y = self._design.targets(X)
         target = self._target_to_score(X, y, groups)
+        if self.family == CLASSES:
+            return accuracy_score(target, predicted, sample_weight=sample_weight)
         return r2_score(target, predicted, sample_weight=sample_weight)
 
+    @available_if(_has_errors)
     def conf_int(self, level=LEVEL) -> np.ndarray:
         """Ends of intervals of `coef_`, (d, 2), by Student's t with Satterthwaite's degrees."""
         check_is_fitted(self)
         return coefficient_intervals(self._result, self._facts, level)[: len(self.coef_)]
 
+    @available_if(_has_errors)
     def fixed_effects(self, level=LEVEL) -> Table:
         """Common coefficients with standard error, degrees of freedom, t, p and interval."""
         check_is_fitted(self)
         return fixed_table(self._result, self._facts, self._terms(), level)
 
+    @available_if(_has_errors)
     def variance_components(self, level=LEVEL, intervals="wald") -> Table:
         """Standard deviations and correlations of the departures, and the noise.
 

@@ -116,10 +116,10 @@ def judged(
     for block, inverse in zip(rows.blocks, inverses):
         through = (inverse * precision.ravel()) @ half
         whole = inverse + through @ through.transpose(0, 2, 1)
-        left_out = _left_out(block, state, whole)
-        kept = np.maximum((left_out * block.labels).sum(axis=-1), LEAST_PROBABILITY)
+        share = left_out(block, state.coef + state.departures[block.clients], whole)
+        kept = np.maximum((share * block.labels).sum(axis=-1), LEAST_PROBABILITY)
         loss -= float((np.log(kept) * block.present).sum())
-        hit = left_out.argmax(axis=-1) == block.labels.argmax(axis=-1)
+        hit = share.argmax(axis=-1) == block.labels.argmax(axis=-1)
         wrong += float(((~hit) * block.present).sum())
         count += float(block.present.sum())
         logdet -= float(np.linalg.slogdet(inverse)[1].sum())
@@ -202,11 +202,13 @@ def _halved(
     return state, level
 
 
-def _left_out(block: LabelledBlock, state: SoftmaxState, covariance: Floats) -> Floats:
-    """Probabilities of every row as if it had not been there, (k, n, C)."""
+def left_out(block: LabelledBlock, own: Floats, covariance: Floats) -> Floats:
+    """Probabilities of every row as if it had not been there, (k, n, C).
+
+    `own` (k, C, d) are the clients' coefficients, `covariance` (k, C d, C d) their uncertainty.
+    """
     n_classes = block.labels.shape[2]
     k, n, d = block.X.shape
-    own = state.coef + state.departures[block.clients]
     scores = block.X @ own.transpose(0, 2, 1)
     share = probabilities(scores)
     parts = covariance.reshape(k, n_classes, d, n_classes, d)
