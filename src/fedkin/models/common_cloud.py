@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkin.models.gp_uncertainty import CLOUD, LEAST_WEIGHT, STEP, WIDER, spaced_normals
+from fedkin.models.gp_uncertainty import CLOUD, DIFFERENCE_STEP, LEAST_WEIGHT, WIDER, spaced_normals
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -32,20 +32,20 @@ class Cloud(NamedTuple):
 
 def open_parameters(mode: Floats, lower: Floats, upper: Floats) -> Indices:
     """Which parameters are neither absent nor at a bound; the others stay where they are."""
-    inside = (mode > lower + STEP) & (mode < upper - STEP)
+    inside = (mode > lower + DIFFERENCE_STEP) & (mode < upper - DIFFERENCE_STEP)
     return np.flatnonzero(np.isfinite(mode) & inside)
 
 
 def neighbours(mode: Floats, free: Indices) -> Floats:
     """Where gradients are needed: a step up and a step down each free parameter, (2 f, p)."""
-    steps = STEP * np.eye(len(mode))[free]
+    steps = DIFFERENCE_STEP * np.eye(len(mode))[free]
     return np.concatenate([mode + steps, mode - steps])
 
 
 def curvature(gradients: Floats, free: Indices) -> Floats:
     """Second derivatives (f, f) from the gradients at the neighbours."""
     up, down = np.split(gradients[:, free], 2)
-    slopes = (up - down) / (2 * STEP)
+    slopes = (up - down) / (2 * DIFFERENCE_STEP)
     symmetric: Floats = 0.5 * (slopes + slopes.T)
     return symmetric
 
