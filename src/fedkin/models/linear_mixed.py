@@ -132,34 +132,34 @@ def evaluate(prepared: Prepared, factor: Floats, slopes: bool = True) -> Sums:
     p1 = width - q
     cross, logdet = prepared.total.copy(), 0.0
     logdet_slope, slope = np.zeros((q, q)), np.zeros((q * p1, q * p1))
-    step = max(256, CHUNK_ELEMENTS // (q * width))
+    step = max(256, CHUNK_ELEMENTS // max(q * width, 1))
     for begin in range(0, m, step):
         some = slice(begin, begin + step)
         products, weight = prepared.products[:, :, some], prepared.weights[some]
         root, half = eliminate(products, factor)
         for row in half[:, :p1]:
             cross -= (row * weight) @ row.T
-        logdet += 2.0 * float(weight @ sum(np.log(root[j, j]) for j in range(q)))
+        logdet += 2.0 * float(weight @ np.log(np.einsum("jjm->jm", root)).sum(axis=0))
         if slopes:
             solved = backward(root, half)
             logdet_slope += np.einsum("jim,m->ij", solved[:, p1:], weight)
             first = solved[:, :p1]
             left = remainder(products[:, :p1], products[:, p1:], first, factor)
             n = left.shape[-1]
-            slope += (left * weight).reshape(-1, n) @ first.reshape(-1, n).T
+            slope += (left * weight).reshape(q * p1, n) @ first.reshape(q * p1, n).T
     return Sums(cross, logdet, logdet_slope, slope.reshape(q, p1, q, p1))
 
 
 def remainder(own: Floats, gram: Floats, solved: Floats, factor: Floats) -> Floats:
     """Z' Sigma^-1 C = Z'C - Z'Z L M^-1 L' Z'C for columns C with `own` = Z'C (q, r, m)."""
-    effects = (factor @ solved.reshape(len(factor), -1)).reshape(solved.shape)
+    effects = np.tensordot(factor, solved, 1)
     return np.asarray(own - np.einsum("ijm,jrm->irm", gram, effects))
 
 
 def eliminate(products: Floats, factor: Floats) -> tuple[Floats, Floats]:
     """Lower factors C of M = I + L' A L and C^-1 L' (products), clients last."""
     q, width, n = products.shape
-    half = (factor.T @ products.reshape(q, -1)).reshape(q, width, n)
+    half = (factor.T @ products.reshape(q, width * n)).reshape(q, width, n)
     gram = np.matmul(factor.T, half[:, width - q :])
     root = np.zeros((q, q, n))
     for j in range(q):

@@ -183,5 +183,5 @@ def _products(statistics: Floats, random: Indices, spread: Floats, columns: Floa
     """Z'(X, y, Z) of every client in the columns worked with, (q, p + 1 + q, m)."""
     raw = target_products(statistics, random)
     q, d1, m = raw.shape
-    mixed = (spread.T @ raw.reshape(q, -1)).reshape(spread.shape[1], d1, m)
+    mixed = (spread.T @ raw.reshape(q, d1 * m)).reshape(spread.shape[1], d1, m)
     return np.ascontiguousarray(np.matmul(columns.T, mixed))

@@ -35,6 +35,9 @@ Floats = NDArray[np.float64]
 N_NODES = 40
 # The integrand is left where it has fallen to exp(-DROP) of its largest value.
 DROP = 34.0
+# A site's residual variance counts as at least this share of the target's: rows that lie on a line
+# (interpolated scores do) would else outvote all others by any factor.
+LEAST_NOISE = 1e-6
 N_SCANNED = 12
 N_NEWTON = 4
 # Doubles of one node array worked on at once.
@@ -118,10 +121,11 @@ def terms(data: NoiseData, at: Parameters) -> Terms:
     turned = np.einsum("ij,jkm->ikm", at.factor, rotation)
     pulled = np.einsum("ikm,im->km", turned, own)
     square = np.einsum("rsm,r,s->m", data.squares, toward, toward)
-    least = np.finfo(float).eps * np.maximum(np.einsum("iim->m", gram), 1e-300)
-    real = values > least * float(np.sum(at.factor**2)) * 1e-4
+    rounding = np.finfo(float).eps * np.maximum(np.einsum("iim->m", gram), 1e-300)
+    real = values > 1e-4 * rounding * float(np.sum(at.factor**2))
     explained = np.where(real, pulled**2 / np.where(real, values, 1.0), 0.0)
-    left = np.maximum(square - explained.sum(axis=0), 0.0)
+    least = LEAST_NOISE * np.maximum(data.prepared.n_rows - len(values), 0.0)
+    left = np.maximum(square - explained.sum(axis=0), least)
     whole = np.einsum("ijm,jkm->ikm", gram, turned)
     return Terms(values, pulled, explained, left, data.prepared.n_rows, rotation, whole, own)
 

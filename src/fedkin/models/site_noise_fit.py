@@ -110,14 +110,8 @@ def fit(
     start = _start(common, data)
     search = _Search(data, common.shape)
     found = search.run(start, np.zeros(len(start)))
-    for _ in range(MOST_REPEATS if method == "reml" else 0):
-        tilt = np.zeros(len(start))
-        tilt[data.prepared.rank : -1] = search.information_slope(found)
-        moved = search.run(found, tilt)
-        change = float(np.abs(moved - found)[:-1].max())
-        found = moved
-        if change <= SETTLED:
-            break
+    if method == "reml":
+        found = search.restricted(found)
     return _finished(search, found, method)
 
 
@@ -200,6 +194,29 @@ class _Search:
         self.n_evaluations += found.n_evaluations
         self.gradient = found.gradient
         return found.point
+
+    def restricted(self, found: Floats) -> Floats:
+        """From maximum likelihood to that with beta integrated out, as far as it gets better."""
+        best, gradient = self.restricted_value(found), self.gradient
+        for _ in range(MOST_REPEATS):
+            tilt = np.zeros(len(found))
+            tilt[self.data.prepared.rank : -1] = self.information_slope(found)
+            moved = self.run(found, tilt)
+            value = self.restricted_value(moved)
+            if not value < best:
+                self.gradient = gradient
+                break
+            change = float(np.abs(moved - found)[:-1].max())
+            found, best, gradient = moved, value, self.gradient
+            if change <= SETTLED:
+                break
+        return found
+
+    def restricted_value(self, point: Floats) -> float:
+        """-2 log likelihood plus log|H|; infinite where H is no information."""
+        sign, volume = np.linalg.slogdet(self.information(point))
+        value = self.objective(point, np.zeros(len(point)))[0]
+        return value + float(volume) if sign > 0 and np.isfinite(value) else np.inf
 
     def information(self, point: Floats) -> Floats:
         """H (p, p): minus second derivatives of the log likelihood in beta, by Louis' identity."""

@@ -71,12 +71,12 @@ def minimise(
         return value - first, gradient
 
     point, gradient = start, np.inf
-    inverse = np.eye(len(start)) if inverse is None else 0.5 * (inverse + inverse.T)
+    inverse = np.eye(len(start)) if inverse is None else inverse
     for hand_over in (DOWNHILL, DOWNHILL**2, tol):
-        options = {"gtol": hand_over, "maxiter": MOST_STEPS, "hess_inv0": inverse}
+        options = {"gtol": hand_over, "maxiter": MOST_STEPS, "hess_inv0": _positive(inverse)}
         with np.errstate(all="ignore"):  # line searches try points far out
             ended = minimize(shifted, point, jac=True, method="BFGS", options=options)
-        inverse = 0.5 * (ended.hess_inv + ended.hess_inv.T)
+        inverse = _positive(ended.hess_inv)
         point, gradient = refine(asked, ended.x, inverse, tol)
         if gradient <= tol:
             break
@@ -125,6 +125,16 @@ def second_derivatives(objective: Objective, point: Floats) -> Floats:
         rows.append((ahead - behind) / (2.0 * move[k]))
     out = np.array(rows).reshape(len(point), len(point))
     return 0.5 * (out + out.T)
+
+
+def _positive(matrix: Floats, least: float = 1e-12) -> Floats:
+    """The nearest matrix without small or negative eigenvalues; the identity if it is none."""
+    if not np.isfinite(matrix).all():
+        return np.eye(len(matrix))
+    values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
+    raised = np.maximum(values, least * max(float(values[-1]), 1e-300))
+    out = (vectors * raised) @ vectors.T
+    return np.asarray(0.5 * (out + out.T))
 
 
 def positive_inverse(matrix: Floats, least: float = 1e-10) -> Floats:

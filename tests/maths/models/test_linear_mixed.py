@@ -456,3 +456,26 @@ def test_the_criterion_curves_upward_at_the_end():
         found.theta,
     )
     assert np.linalg.eigvalsh(curve)[0] > 0
+
+
+def test_without_random_columns_it_is_least_squares():
+    X, y, groups = simulated(14)
+    found = linear_mixed_fit.fit(statistics_of(X, y, groups), np.zeros(0, dtype=int))
+    coef, left = np.linalg.lstsq(X, y, rcond=None)[:2]
+    np.testing.assert_allclose(found.coef, coef, rtol=1e-10)
+    assert found.sigma**2 == pytest.approx(left[0] / (len(y) - 3), rel=1e-10)
+    assert found.effects.means.shape == (12, 0) and not found.singular
+
+
+def test_random_columns_that_depend_on_each_other_predict_as_if_there_were_one_fewer():
+    X, y, groups = simulated(15, n_clients=20)
+    again = np.concatenate([X[:, :1], 2 * X[:, :1], X[:, 1:]], axis=1)
+    plain = linear_mixed_fit.fit(statistics_of(X, y, groups), np.array([2, 0]))
+    found = linear_mixed_fit.fit(statistics_of(again, y, groups), np.array([3, 0, 1]))
+    assert found.criterion == pytest.approx(plain.criterion, abs=1e-6)
+    codes = np.unique(groups, return_inverse=True)[1]
+    np.testing.assert_allclose(
+        (again * found.client_coef[codes]).sum(axis=1),
+        (X * plain.client_coef[codes]).sum(axis=1),
+        atol=1e-4,
+    )

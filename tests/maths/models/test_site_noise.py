@@ -214,3 +214,19 @@ def test_noise_that_differs_fourfold_is_covered_and_scores_gain():
     assert 0.90 < np.mean(new) < 0.99
     assert np.mean(gain) > 0.05
     assert 0.88 < np.mean(hits) <= 1.0
+
+
+def test_sites_whose_rows_lie_on_a_line_do_not_outvote_the_others():
+    """Interpolated scores: two of twenty sites without any noise at all."""
+    X, y, groups, _ = noisy_sites(14, 20, shape=3.0, least=20, most=30)
+    names = federation(X[:, :-1], y, groups).names
+    for name in names[:2]:
+        own = groups == name
+        y[own] = X[own] @ np.linalg.lstsq(X[own], y[own], rcond=None)[0]
+    for method in ("ml", "reml"):
+        found = site_noise_fit.fit(statistics_of(X, y, groups), np.array([1, 0]), method)
+        error = np.sqrt(np.diag(found.coef_covariance))
+        assert (np.abs(found.coef - [1.0, 2.0]) < 4 * error).all()
+        assert np.isfinite(found.loglik) and found.gradient < 1e-4
+        alone = [np.linalg.lstsq(X[groups == n], y[groups == n], rcond=None)[0] for n in names]
+        np.testing.assert_allclose(found.client_coef[:2], alone[:2], atol=1e-2)
