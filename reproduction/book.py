@@ -269,8 +269,15 @@ def _promises_page(promised: Sequence[tuple[Study, Promise]]) -> str:
 
 
 def _promise_grid(promised: Sequence[tuple[Study, Promise]]) -> str:
-    rows = [(f"[{s.name}](studies/{s.name}.md)", *_promise_cells(p)) for s, p in promised]
+    rows = [(_study_of(study, promise), *_promise_cells(promise)) for study, promise in promised]
     return _grid(PROMISE_COLUMNS, rows)
+
+
+def _study_of(study: Study, promise: Promise) -> str:
+    """The study's name; a link if it was run."""
+    if promise.verdict == "not run":
+        return study.name
+    return f"[{study.name}](studies/{study.name}.md)"
 
 
 def _promise_cells(promise: Promise) -> list[str]:
