@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 
+from fedkin.algorithms.mixtures import sites
+from fedkin.algorithms.mixtures.families import family_of
 from fedkin.algorithms.mixtures.fedgrem import FedGrem, FedGremSettings
+from fedkin.federation import Federation
 from fedkin.protocol import Roster
+from fedkin.randomness import KeyRing
 
 
 def server(rows, settings, **replies):
@@ -46,3 +50,15 @@ def test_shared_weights_of_sites_that_differ_by_more_than_chance_stay_their_own(
     weights = np.column_stack([large, 1 - large])
     one = server(np.full(20, 1000.0), {"share_weights": True}, weights=weights)
     assert np.abs(one._shrunk_weights() - weights).max() < 0.006
+
+
+def test_a_mini_batch_stands_for_all_rows_of_its_site():
+    """Rows of 1 and -1 about zero: every one adds 1 to the scatter, 5 rows tell of all 40."""
+    family = family_of(FedGremSettings(n_components=1, covariance_type="tied"))
+    clients = Federation.from_clients([np.tile([[1.0], [-1.0]], (20, 1))])
+    batch = family.prepare(clients).batch(KeyRing(("a",), 0).at(1), 5)
+    fit = np.ones((1, 1)), np.zeros((1, 1, 1)), np.ones((1, 1, 1))
+    statistics = family.expect(batch, fit)
+    reply = {"rows": np.array([40.0])}
+    made = sites.with_optional(reply, ("scatter",), family, batch, statistics, fit)
+    np.testing.assert_allclose(made["scatter"], [[[40.0]]])

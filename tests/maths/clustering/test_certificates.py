@@ -22,7 +22,7 @@ def test_two_groups_at_the_penalty_that_joins_them_are_not_proved_apart(away):
     penalty = FUSED_FROM * (1 + 1e-12)
     groups = Groups(np.repeat([0, 1], [1, 40]), MEANS, SIZES)
     joined = np.full((2, 1), SIZES @ MEANS[:, 0] / SIZES.sum())
-    strayed = [*joined, [away], [0.0]]
+    strayed = joined + np.array([[away], [0.0]])
     gap = objective(strayed, penalty) - objective(joined, penalty)
     assert gap == pytest.approx(0.5 * away**2, rel=1e-4)
     assert not _all_apart(strayed, groups, penalty, gap, 0.0)
