@@ -161,7 +161,7 @@ def write_page(studies: Iterable[Study], out: Path) -> Path:
         found = read_study(study, folder)
         if found is not None:
             run[study.name] = (study, found[0], read_others(study, folder))
-    promised = [(s, p) for s, rows, others in run.values() for p in s.promises(rows, *others)]
+    promised = [(study, promise) for study in studies for promise in promises_of(study, folder)]
     parts = ["# The papers' tables and figures, and ours", INTRODUCTION]
     parts += _promises_in_short(promised)
     for paper in dict.fromkeys(s.paper for s in studies if s.paper != OURS):
@@ -241,6 +241,14 @@ def _pictures(studies: Sequence[Study]) -> list[str]:
 
 
 # ------------------------------------------------------------------ promises
+
+
+def promises_of(study: Study, folder: Path | None) -> list[Promise]:
+    """A study's promises by its rows in a folder; without rows none has a number."""
+    found = None if folder is None else read_study(study, folder)
+    if folder is None or found is None:
+        return list(study.promises(Results([]), *(Results([]) for _ in study.beside)))
+    return list(study.promises(found[0], *read_others(study, folder)))
 
 
 def _promises_in_short(promised: Sequence[tuple[Study, Promise]]) -> list[str]:

@@ -82,7 +82,7 @@ RUN = [name for name in catalogue() if (STUDIES / f"{name}.csv").exists()]
 
 
 def test_what_was_not_run_is_said_to_be_not_run():
-    """Every table and figure of the papers is there; a promise without rows is on the page as such."""
+    """Tables and figures of the papers are all there; promises without rows are on the page."""
     missing = [study for name, study in catalogue().items() if name not in RUN]
     assert all(study.paper == OURS for study in missing)
     promises = (DOCS / "promises.md").read_text(encoding="utf-8")
