@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from sklearn.base import RegressorMixin, clone
@@ -11,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedkin.algorithms.fmlr import FMLR as ALGORITHM
 from fedkin.algorithms.fmlr_result import NOISE_LABEL, FmlrResult
+from fedkin.engines import InProcess
 from fedkin.estimators.base import FederatedEstimator
 from fedkin.federation import Federation
 from fedkin.inference import odd_by_likelihood
@@ -172,7 +175,9 @@ class FMLR(RegressorMixin, FederatedEstimator):
 
     def _odd_sites_without_distortion(self, federation: Federation) -> np.ndarray:
         """Odd sites bend the regressions towards themselves: name them from a fit they cannot."""
-        straight = clone(self).set_params(robust=True, n_components=self.n_components_)
+        straight = clone(self).set_params(
+            robust=True, n_components=self.n_components_, engine=_without_books(self.engine)
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the fit in question gives its own
             named = straight.fit(federation).odd_sites_
@@ -278,3 +283,8 @@ class FMLR(RegressorMixin, FederatedEstimator):
         odd = np.isin(self.client_names_, self.odd_sites_)
         sites = Table({**summary["sites"], "odd": odd}, summary["sites"].title)
         return Summary(summary.title, {**summary.tables, "sites": sites}, summary.notes)
+
+
+def _without_books(engine: Any) -> Any:
+    """The engine without journal and ledger: a look at data that are here is no run of its own."""
+    return replace(engine, journal=None, ledger=None) if isinstance(engine, InProcess) else engine
