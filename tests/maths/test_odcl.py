@@ -242,6 +242,15 @@ def test_small_sites_do_not_stand_alone_for_being_small():
     assert not stand_alone(models, spread * np.sqrt(10)).any()
 
 
+def test_large_sites_do_not_stand_alone_for_being_large():
+    """What they know to .01 the others know to .5: these lie where chance puts them."""
+    rng = np.random.default_rng(1)
+    spread = np.where(np.arange(60) % 6 == 0, 0.01, 0.5)
+    models = spread[:, None] * rng.normal(size=(60, 10))
+    models[::6] += 0.5 * rng.normal(size=(10, 10)) / np.sqrt(10)
+    assert not stand_alone(models, spread * np.sqrt(10)).any()
+
+
 def test_copies_of_a_site_do_not_make_the_next_one_stand_alone():
     models = np.ones((10, 3))
     models[7:] += 1e-13 * np.arange(3)
