@@ -35,6 +35,7 @@ class Case:
     settles : it goes on until nothing moves; False: it has a few rounds (two, say) and then ends
     personal : names of arrays of the result that hold one entry per client
     never_met : a `tol` that is allowed, but that no fit of a few rounds meets
+    any_target : the target may be any number; False: it is a count or a class
     """
 
     name: str
@@ -51,6 +52,7 @@ class Case:
     settles: bool = True
     personal: tuple[str, ...] = ()
     never_met: float = -1.0
+    any_target: bool = True
 
     def chosen(self, **changes: Any) -> Settings:
         """The settings as engines take them."""
@@ -445,6 +447,7 @@ CASES = (
             ("coef", "coef_covariance", "random_covariance"),
             partial(counted_federation, family=family),
             variant=family,
+            any_target=False,
         )
         for family in ("binomial", "poisson")
     ),
@@ -456,6 +459,7 @@ CASES = (
         ("coef", "population", "variances"),
         labelled_federation,
         start_counts=True,
+        any_target=False,
     ),
     Case(
         "standardizer",
