@@ -167,14 +167,17 @@ def test_cutting_a_series_changes_nothing(smoothness, n_pieces, monkeypatch):
 @pytest.mark.parametrize("smoothness", SMOOTHNESS)
 @pytest.mark.usefixtures("cut")
 def test_little_noise_costs_no_digits(smoothness, length, noise):
-    """Against sixty digits; the covariance of all readings keeps six to nine of sixteen here."""
+    """Against sixty digits: the nine that are promised of the walk, on any processor.
+
+    The covariance of all readings keeps six to nine of sixteen here.
+    """
     rng = np.random.default_rng(1)
     times = np.sort(rng.uniform(0, 1, 24))
     times[10] = times[11]
     y = np.sin(6 * times) + 0.01 * rng.normal(size=24)
     data = readings(times, y, np.array([0, 24]))
     found = evaluate(data, smoothness, np.log([1.0, length, noise])).value[0]
-    assert abs(found / exact_value(smoothness, length, noise, times, y) - 1) < 1e-10
+    assert abs(found / exact_value(smoothness, length, noise, times, y) - 1) < 1e-9
 
 
 def exact_value(smoothness, length, noise, times, y):
