@@ -419,7 +419,7 @@ MUTANTS = (
         "spread = spread - explained.T @ explained",
         "spread = spread + 0.0",
         (
-            "tests/maths/models/test_gp_prediction.py::test_samples_have_the_covariance_of_conditioned_rows",
+            "tests/maths/models/test_gp_prediction.py::test_predictions_and_samples_are_those_of_conditioned_rows",
         ),
     ),
     Mutant(
@@ -428,7 +428,7 @@ MUTANTS = (
         "level = np.sqrt(self.between)",
         "level = self.between",
         (
-            "tests/maths/models/test_gp_prediction.py::test_samples_have_the_covariance_of_conditioned_rows",
+            "tests/maths/models/test_gp_prediction.py::test_predictions_and_samples_are_those_of_conditioned_rows",
         ),
     ),
     Mutant(
@@ -437,7 +437,7 @@ MUTANTS = (
         "self.scale**2 * variance",
         "self.scale * variance",
         (
-            "tests/maths/models/test_gp_prediction.py::test_mean_and_deviation_are_those_of_the_density",
+            "tests/maths/models/test_gp_prediction.py::test_predictions_and_samples_are_those_of_conditioned_rows",
         ),
     ),
     Mutant(
