@@ -1,4 +1,8 @@
-"""FMLR: an EM round and a whole fit from packed statistics against what people write first."""
+"""FMLR: an EM round and a whole fit from packed statistics against what people write.
+
+Peers: the update as the paper prints it, a careful loop, einsum, and the strongest plain one: the
+products of every site side by side in one row, so that both steps are one matrix product each.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +20,21 @@ from fedkin.models.least_squares import packed_statistics
 D, K, SIGMA = 5, 3, 1.0
 COEF = np.outer([3.0, 0.0, -3.0], np.ones(D))
 START, WEIGHTS = COEF + 0.3, np.full(K, 1 / K)
-# Sites and rows a site: against loops over sites, and of a federation beyond cache.
+# Sites and rows a site: against loops over sites, a large fit, and a federation beyond cache.
 SIZES = {
-    "full": ((2500, 50), (1_000_000, 6)),
-    "quick": ((2500, 50), (200_000, 6)),
-    "toy": ((20, 8), (50, 6)),
+    "full": ((2500, 50), (100_000, 20), (1_000_000, 6)),
+    "quick": ((2500, 50), (20_000, 20), (200_000, 6)),
+    "toy": ((20, 8), (30, 7), (50, 6)),
 }
+MATRIX_PRODUCT = "reshape and one matrix product"
+# What the round promises against the strongest plain peer, which reads 31 numbers a site, not 22.
+LEAST_RATIO = 1.2
 PRINTED = "The update as the paper prints it: raw rows, site by site, component by component."
+FIT_NOTE = (
+    "NOT the same work: from rows to coefficients, but ours also checks that every site's numbers "
+    "are possible, gives group probabilities, likelihoods and odd sites, and keeps the account of "
+    "what travelled; the peer makes X'X and iterates as often."
+)
 
 
 def clients(m: int, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -82,15 +94,43 @@ def by_einsum(products, coef):
     return np.linalg.solve(left, right[..., None])[..., 0]
 
 
+def by_matrix_product(table, coef):
+    """Both steps as one matrix product each, over rows (X'X, X'y, y'y) of all sites (m, q)."""
+    outer = (coef[:, :, None] * coef[:, None, :]).reshape(K, -1)
+    residual = table @ np.concatenate([outer, -2 * coef, np.ones((K, 1))], axis=1).T
+    logs = np.log(WEIGHTS) - residual / (2 * SIGMA**2)
+    logs -= logs.max(axis=1, keepdims=True)
+    share = np.exp(logs, out=logs)
+    share /= share.sum(axis=1, keepdims=True)
+    sums = share.T @ table
+    left, right = sums[:, : D * D].reshape(K, D, D), sums[:, D * D : -1]
+    return np.linalg.solve(left, right[..., None])[..., 0]
+
+
+def table_of(products):
+    """Products side by side, (m, D D + D + 1)."""
+    gram, cross, square = products
+    return np.concatenate([gram.reshape(len(gram), -1), cross, square[:, None]], axis=1)
+
+
 def products_of(X, y):
     """X'X, X'y, y'y of every client."""
-    return X.transpose(0, 2, 1) @ X, np.einsum("mnd,mn->md", X, y), (y**2).sum(axis=1)
+    """X'X, X'y and y'y of every site, by the fastest plain way we know."""
+    cross, square = (y[:, None] @ X)[:, 0], np.einsum("mn,mn->m", y, y)
+    return X.transpose(0, 2, 1) @ X, cross, square
 
 
 def fit_by_einsum(X, y, n_rounds):
     products, coef = products_of(X, y), START
     for _ in range(n_rounds):
         coef = by_einsum(products, coef)
+    return coef
+
+
+def fit_by_matrix_product(X, y, n_rounds):
+    table, coef = table_of(products_of(X, y)), START
+    for _ in range(n_rounds):
+        coef = by_matrix_product(table, coef)
     return coef
 
 
@@ -107,25 +147,31 @@ def fit_by_fedkin(data: Federation):
 
 
 def rows(effort: Effort) -> Iterator[Row]:
-    small, large = SIZES[effort.name]
+    small, middle, large = SIZES[effort.name]
     yield from round_rows(*small, effort)
     yield from fit_rows(*small, effort)
+    yield from fit_rows(*middle, effort)
     yield from beyond_cache(*large, effort)
 
 
 def round_rows(m, n, effort) -> Iterator[Row]:
     X, y = clients(m, n)
     products, statistics = products_of(X, y), packed_statistics(federation(X, y), False)
+    table = table_of(products)
     found = race(
         {
             "ours": lambda: by_fedkin(statistics, START),
             "loop as printed": lambda: by_printed_loop(X, y, START),
             "careful loop over X'X": lambda: by_careful_loop(products, START),
             "einsum over X'X": lambda: by_einsum(products, START),
+            MATRIX_PRODUCT: lambda: by_matrix_product(table, START),
         },
         effort,
     )
-    promises = {"loop as printed": (Promise("ratio", 200), PRINTED)}
+    promises = {
+        "loop as printed": (Promise("ratio", 200), PRINTED),
+        MATRIX_PRODUCT: (Promise("ratio", LEAST_RATIO), ""),
+    }
     for peer in list(found)[1:]:
         promise, note = promises.get(peer, (None, ""))
         yield compared(f"FMLR round, {m:,} x {n}", peer, found, statistics, promise, note)
@@ -134,13 +180,17 @@ def round_rows(m, n, effort) -> Iterator[Row]:
 def beyond_cache(m, n, effort) -> Iterator[Row]:
     X, y = clients(m, n)
     products, statistics = products_of(X, y), packed_statistics(federation(X, y), False)
+    table = table_of(products)
     works = {
         "ours": lambda: by_fedkin(statistics, START),
         "einsum over X'X": lambda: by_einsum(products, START),
+        MATRIX_PRODUCT: lambda: by_matrix_product(table, START),
     }
     found = race(works, effort)
-    promise = Promise("ratio", 5) if m >= 1_000_000 else None
-    yield compared(f"FMLR round, {m:,} sites", "einsum over X'X", found, statistics, promise)
+    for peer in list(found)[1:]:
+        strongest = peer == MATRIX_PRODUCT and m >= 1_000_000
+        promise = Promise("ratio", LEAST_RATIO) if strongest else None
+        yield compared(f"FMLR round, {m:,} sites", peer, found, statistics, promise)
 
 
 def compared(work, peer, found, statistics, promise=None, note="") -> Row:
@@ -168,24 +218,25 @@ def fit_rows(m, n, effort) -> Iterator[Row]:
     found = race(
         {
             "ours": lambda: fit_by_fedkin(data),
-            "einsum": lambda: fit_by_einsum(X, y, n_rounds),
+            "einsum over X'X": lambda: fit_by_einsum(X, y, n_rounds),
+            MATRIX_PRODUCT: lambda: fit_by_matrix_product(X, y, n_rounds),
         },
         effort,
     )
-    ours, theirs = found["ours"], found["einsum"]
-    yield Row(
-        f"FMLR fit, {m:,} x {n}, {n_rounds} iterations",
-        ours.seconds,
-        "einsum over X'X",
-        theirs.seconds,
-        bound="roofline",
-        bound_time=roofline().seconds(flops=(D + 1.0) ** 2 * y.size, bytes=X.nbytes + y.nbytes),
-        difference=float(np.abs(ours.result.coef_ - theirs.result).max()),
-        turns=ours.turns,
-        peer_turns=theirs.turns,
-        note="From rows to coefficients and group probabilities, checks and account of what "
-        "travelled included; the peer makes X'X and iterates as often.",
-    )
+    ours = found.pop("ours")
+    for peer, theirs in found.items():
+        yield Row(
+            f"FMLR fit, {m:,} x {n}, {n_rounds} iterations",
+            ours.seconds,
+            peer,
+            theirs.seconds,
+            bound="roofline",
+            bound_time=roofline().seconds(flops=(D + 1.0) ** 2 * y.size, bytes=X.nbytes + y.nbytes),
+            difference=float(np.abs(ours.result.coef_ - theirs.result).max()),
+            turns=ours.turns,
+            peer_turns=theirs.turns,
+            note=FIT_NOTE,
+        )
 
 
 if __name__ == "__main__":

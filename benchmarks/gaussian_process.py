@@ -1,20 +1,22 @@
 """Gaussian processes of 100 sites: likelihood and gradient, a shared fit, separate fits.
 
-Peers: GPyTorch (where it is installed), scikit-learn; bound: LAPACK's factor and inverse of the
-same covariances and nothing else.
+Peers: scikit-learn and, where they are installed, GPyTorch, JAX and PyTorch by hand, batched over
+sites; bound: LAPACK's factor and inverse of the same covariances and nothing else.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotri
 
 from benchmarks.measure import Effort, alone, race
-from benchmarks.table import Promise, Row
+from benchmarks.table import LEVEL, Promise, Row
 from fedkin import FGPR, LocalGP
 from fedkin.federation import Federation
 from fedkin.models.gaussian_process import evaluate
@@ -28,6 +30,8 @@ SIZES = {"full": (100, (32, 64, 128), 32), "quick": (100, (32, 64, 128), 32), "t
 THETA = np.log([1.3, 0.7, 0.2])
 SHORT = 32
 TRUTH = np.log([2.0, 0.2, 0.5])
+# Batched peers on exactly the work of an evaluation, and the modules they are in.
+BY_HAND = {"PyTorch by hand, batched": "torch_peer", "JAX, batched": "jax_peer"}
 BOUND = "LAPACK alone"
 WITHIN = 4.0
 
@@ -96,14 +100,18 @@ def sklearn_loop(data: Federation) -> Callable[[], Any]:
     return run
 
 
+def installed(name: str):
+    """A module of this package, or None where what it needs is missing."""
+    try:
+        return import_module(f"benchmarks.{name}")
+    except ImportError as error:
+        print(f"  {name} left out: {error}", file=sys.stderr)
+        return None
+
+
 def gpytorch_peer():
     """The module, or None where GPyTorch is missing."""
-    try:
-        from benchmarks import gpytorch_peer as peer
-    except ImportError as error:
-        print(f"  GPyTorch left out: {error}", file=sys.stderr)
-        return None
-    return peer
+    return installed("gpytorch_peer")
 
 
 def evaluation_peers(data: Federation) -> dict[str, Callable[[], Any]]:
@@ -119,6 +127,10 @@ def evaluation_peers(data: Federation) -> dict[str, Callable[[], Any]]:
             return sum(value for value, _ in found), sum(slope for _, slope in found)
 
         peers |= {"GPyTorch, loop": loop, "GPyTorch, batched": whole.evaluate}
+    for name, module in BY_HAND.items():
+        by_hand = installed(module)
+        if by_hand is not None:
+            peers[name] = partial(by_hand.Evaluation(X, y), THETA)
     return peers
 
 
@@ -149,7 +161,8 @@ def evaluations(m, n, effort) -> Iterator[Row]:
         "turns": mine.turns,
     }
     yield Row(promise=Promise("distance", WITHIN), **common)
-    limits = {"GPyTorch, batched": 1.0} | ({"GPyTorch, loop": 20.0} if n == SHORT else {})
+    limits = {"GPyTorch, batched": 1.0} | dict.fromkeys(BY_HAND, 1 / LEVEL)
+    limits |= {"GPyTorch, loop": 20.0} if n == SHORT else {}
     for name, timing in found.items():
         yield Row(
             peer=name,

@@ -7,7 +7,17 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-PACKAGES = ("numpy", "scipy", "scikit-learn", "cvxpy", "clarabel", "torch", "gpytorch")
+PACKAGES = (
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "cvxpy",
+    "clarabel",
+    "numba",
+    "torch",
+    "gpytorch",
+    "jax",
+)
 # Of a processor's many flags those that decide how fast linear algebra is.
 FLAGS = ("sse4_2", "avx", "avx2", "fma", "avx512f", "asimd", "sve")
 

@@ -27,6 +27,8 @@ from benchmarks.table import Row, text
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 # A work of more seconds than this is slow and gets fewer turns.
 SLOW = 1.0
+# Beyond this once is enough.
+VERY_SLOW = 20.0
 
 
 class Effort(NamedTuple):
@@ -68,16 +70,17 @@ def race(works: Mapping[str, Callable[[], Any]], effort: Effort) -> dict[str, Ti
     """Median times of works that take turns, so that a slow minute slows them all.
 
     A short work is called again and again until a timing lasts `effort.least`, as rounds of a fit
-    follow one another; a slow one gets fewer turns.
+    follow one another; a slow one gets fewer turns, a very slow one its first.
     """
     results, calls, turns, spent = {}, {}, {}, {}
     for name, work in works.items():
         results[name], first = _timed(work)
-        # A first call may pay for imports and caches; beyond ten times SLOW that is small change.
-        second = first if first > 10 * SLOW else _timed(work)[1]
+        # A first call may pay for imports, caches and compiling; of a very slow one that is little.
+        very_slow = first > VERY_SLOW
+        second = first if very_slow else _timed(work)[1]
         slow = second > SLOW
         calls[name] = 1 if slow else math.ceil(max(effort.least, 1e-9) / second)
-        turns[name] = _slow_turns(effort) if slow else effort.turns
+        turns[name] = (1 if very_slow else _slow_turns(effort)) if slow else effort.turns
         spent[name] = [second] if slow else []
     for _ in range(effort.turns):
         for name, work in works.items():

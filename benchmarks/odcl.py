@@ -37,6 +37,14 @@ def by_loop(data: Federation, k: int):
     return clustered([np.linalg.solve(X.T @ X, X.T @ y) for X, y in sites], k)
 
 
+def by_batch(data: Federation, k: int):
+    """The same with the normal equations of all sites at once; they have equally many rows."""
+    m, d = data.n_clients, data.n_features
+    X, y = data.X.reshape(m, -1, d), data.y.reshape(m, -1, 1)
+    turned = X.transpose(0, 2, 1)
+    return clustered(np.linalg.solve(turned @ X, turned @ y)[..., 0], k)
+
+
 def clustered(fits, k: int):
     """k-means of the coefficients; every site's cluster mean."""
     from sklearn.cluster import KMeans
@@ -57,6 +65,7 @@ def rows(effort: Effort) -> Iterator[Row]:
     peers = {
         "scikit-learn LinearRegression, KMeans": lambda: by_sklearn(data, k),
         "careful loop over sites, KMeans": lambda: by_loop(data, k),
+        "normal equations of all sites at once, KMeans": lambda: by_batch(data, k),
     }
     found = race({"ours": ours, **peers}, effort)
     mine = found.pop("ours")

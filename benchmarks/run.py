@@ -22,7 +22,7 @@ from pathlib import Path
 
 from benchmarks import machine, scaling
 from benchmarks.measure import THREAD_VARIABLES, Roofline
-from benchmarks.table import Row, markdown, text, write_csv
+from benchmarks.table import Row, markdown, summary, text, write_csv
 from fedkin.clustering.contraction import ANCHORS, LINKAGE_POINTS
 
 HERE = Path(__file__).parent
@@ -40,14 +40,15 @@ THREADS = (1, 2)
 MOST_SECONDS = 3600
 HOW = """\
 Made by `{command}` in {minutes:.0f} minutes. Each part ran in fresh processes, one for each number
-of threads; works that are compared took turns, and medians are shown (with two threads works above
-a second ran once). Seconds are CPU seconds with one thread and wall seconds with two. *Ratio*: the
-peer's time over ours. *Bound*: the least time this machine needs for the work, from rates measured
-in the same process (*roofline*: arithmetic at the rate of a large matrix product, or the bytes read
-once), or LAPACK's factor and inverse alone. *Distance*: our time over the bound. *Difference*: the
-largest difference between the peer's result and ours. *Promised*: what the plan of the method
-promised before it was measured. Load of the machine at the start (0 is idle): {load:.1f}. Date:
-{date}.
+of threads; works that are compared took turns, and medians are shown (works above twenty seconds
+ran once, with two threads works above one second did). Seconds are CPU seconds with one thread and
+wall seconds with two. *Ratio*: the peer's time over ours. *Standing*: ahead or behind by more than
+10 %, or level; a peer that does less work than ours, or more, has a note that says so. *Bound*: the
+least time this machine needs for the work, from rates measured in the same process (*roofline*:
+arithmetic at the rate of a large matrix product, or the bytes read once), or LAPACK's factor and
+inverse alone. *Distance*: our time over the bound. *Difference*: the largest difference between the
+peer's result and ours. *Promised*: what is claimed against that peer, and may fail. Load of the
+machine at the start (0 is idle): {load:.1f}. Date: {date}.
 """
 
 
@@ -108,6 +109,7 @@ def page(rows: Sequence[Row], rates: dict[int, Roofline], curves: str, how: str)
         for n, r in rates.items()
     ]
     parts = ["# Benchmarks, the last run", how, "## Machine", "\n".join(facts)]
+    parts += ["## Against the strongest peer of each work", summary(rows)]
     parts += ["## Table", markdown(rows)]
     if curves:
         parts += ["## Scaling, one thread", "![scaling](scaling.png)", curves]

@@ -17,6 +17,10 @@ MEASURES = {
 }
 
 
+# Times that differ by less than this factor are level: so much one run differs from the next.
+LEVEL = 1.1
+
+
 @dataclass(frozen=True)
 class Promise:
     """A limit that the method's plan set: `measure` is a key of MEASURES."""
@@ -53,6 +57,13 @@ class Row:
         return None if self.peer_time is None else self.peer_time / self.ours
 
     @property
+    def standing(self) -> str:
+        """Whether we are ahead of the peer, level with it or behind; nothing without a peer."""
+        if self.ratio is None:
+            return ""
+        return "ahead" if self.ratio > LEVEL else "behind" if self.ratio < 1 / LEVEL else "level"
+
+    @property
     def distance(self) -> float | None:
         """How many times the bound we take."""
         return None if self.bound_time is None else self.ours / self.bound_time
@@ -82,6 +93,7 @@ COLUMNS = (
     "peer time",
     "ours",
     "ratio",
+    "standing",
     "promised",
     "holds",
     "bound",
@@ -101,7 +113,7 @@ def seconds(value: float) -> str:
 
 def times(value: float) -> str:
     """A ratio for eyes."""
-    digits = 2 if value < 1 else 1 if value < 100 else 0
+    digits = 2 if value < 2 else 1 if value < 100 else 0
     return f"{value:.{digits}f} x"
 
 
@@ -122,6 +134,7 @@ def cells(row: Row, notes: Sequence[str]) -> list[str]:
         "" if row.peer_time is None else seconds(row.peer_time),
         ours,
         "" if row.ratio is None else times(row.ratio),
+        row.standing,
         str(row.promise or ""),
         holds,
         bound,
@@ -145,8 +158,23 @@ def markdown(rows: Sequence[Row]) -> str:
     """The same table for a page."""
     notes = notes_of(rows)
     lines = [list(COLUMNS), ["---"] * len(COLUMNS), *(cells(row, notes) for row in rows)]
-    table = ["| " + " | ".join(line) + " |" for line in lines]
-    return "\n".join([*table, "", *_numbered(notes), "", *(f"- {line}" for line in verdict(rows))])
+    verdicts = [f"- {line}" for line in verdict(rows)]
+    return "\n".join([*_piped(lines), "", *_numbered(notes), "", *verdicts])
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """One line a work, for a page: the strongest peer and where we stand."""
+    columns = ["work", "threads", "strongest peer", "ratio", "standing"]
+    lines = [columns, ["---"] * len(columns)]
+    lines += [
+        [row.work, str(row.threads), row.peer, times(row.ratio or 0.0), row.standing]
+        for row in strongest(rows)
+    ]
+    return "\n".join(_piped(lines))
+
+
+def _piped(lines: Sequence[Sequence[str]]) -> list[str]:
+    return ["| " + " | ".join(line) + " |" for line in lines]
 
 
 def _numbered(notes: Sequence[str]) -> list[str]:
@@ -154,14 +182,37 @@ def _numbered(notes: Sequence[str]) -> list[str]:
 
 
 def verdict(rows: Sequence[Row]) -> list[str]:
-    """What was promised and holds, and where we are behind."""
+    """What was promised and holds, and where we stand against the strongest peer of each work."""
     promised = [row for row in rows if row.promise is not None]
     broken = [row for row in promised if not row.holds]
-    behind = [row for row in rows if row.ratio is not None and row.ratio < 1]
     lines = [f"Promises that hold: {len(promised) - len(broken)} of {len(promised)}."]
     lines += [f"Promise NOT kept: {_named(row)}, {row.promise}." for row in broken]
-    lines += [f"Behind the peer: {_named(row)}, {times(row.ratio or 0)}." for row in behind]
-    return lines if behind else [*lines, "Behind no peer."]
+    hardest = strongest(rows)
+    if hardest:
+        count = {word: sum(row.standing == word for row in hardest) for word in STANDINGS}
+        lines.append(
+            f"Against the strongest peer of each work: ahead in {count['ahead']}, level (within "
+            f"{LEVEL - 1:.0%}) in {count['level']}, behind in {count['behind']} of {len(hardest)}."
+        )
+    for word in ("behind", "level"):
+        found = [row for row in rows if row.standing == word]
+        lines += [f"{STANDINGS[word]}: {_named(row)}, {times(row.ratio or 0)}." for row in found]
+    return lines if any(row.standing == "behind" for row in rows) else [*lines, "Behind no peer."]
+
+
+STANDINGS = {"ahead": "Ahead of the peer", "level": "Level with", "behind": "Behind the peer"}
+
+
+def strongest(rows: Sequence[Row]) -> list[Row]:
+    """Of every work and number of threads the row of the fastest peer."""
+    hardest: dict[tuple[str, int], Row] = {}
+    for row in rows:
+        if row.peer_time is not None:
+            key = row.work, row.threads
+            before = hardest.get(key)
+            if before is None or row.peer_time < (before.peer_time or 0.0):
+                hardest[key] = row
+    return list(hardest.values())
 
 
 def _named(row: Row) -> str:
@@ -174,10 +225,14 @@ def write_csv(rows: Sequence[Row], path: Path) -> None:
     names = [field.name for field in fields(Row)]
     with open(path, "w", newline="") as file:
         writer = csv.DictWriter(
-            file, [*names, "ratio", "distance", "holds"], lineterminator="\n", restval=""
+            file,
+            [*names, "ratio", "standing", "distance", "holds"],
+            lineterminator="\n",
+            restval="",
         )
         writer.writeheader()
         for row in rows:
             found = {**asdict(row), "promise": row.promise and str(row.promise)}
-            found |= {"ratio": row.ratio, "distance": row.distance, "holds": row.holds}
+            found |= {"ratio": row.ratio, "standing": row.standing}
+            found |= {"distance": row.distance, "holds": row.holds}
             writer.writerow({k: "" if v is None else v for k, v in found.items()})

@@ -6,21 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from reproduction import keys
-from reproduction.book import read_others, read_study
-from reproduction.study import Promise, Results, Study
+from reproduction.book import promises_of, read_study
+from reproduction.study import Study
 
 
 def promising(studies: Sequence[Study]) -> list[Study]:
     """The studies that promise something."""
     return [study for study in studies if promises_of(study, None)]
-
-
-def promises_of(study: Study, folder: Path | None) -> list[Promise]:
-    """A study's promises by its rows in a folder; without rows none has a number."""
-    found = None if folder is None else read_study(study, folder)
-    if folder is None or found is None:
-        return list(study.promises(Results([]), *(Results([]) for _ in study.beside)))
-    return list(study.promises(found[0], *read_others(study, folder)))
 
 
 def missing(study: Study, folder: Path) -> bool:

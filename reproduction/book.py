@@ -144,6 +144,12 @@ INTRODUCTION = (
 SUMMARY_COLUMNS = ("", "the paper says", "holds", "farthest from a printed number", "why")
 PROMISE_COLUMNS = ("study", "promise", "found", "promised", "")
 PICTURES_A_LINE = 4
+PLURAL = {
+    "holds": "hold",
+    "FAILS": "**fail**",
+    "not run": "were not run",
+    "withdrawn": "are withdrawn",
+}
 
 
 def write_page(studies: Iterable[Study], out: Path) -> Path:
@@ -155,7 +161,7 @@ def write_page(studies: Iterable[Study], out: Path) -> Path:
         found = read_study(study, folder)
         if found is not None:
             run[study.name] = (study, found[0], read_others(study, folder))
-    promised = [(s, p) for s, rows, others in run.values() for p in s.promises(rows, *others)]
+    promised = [(study, promise) for study in studies for promise in promises_of(study, folder)]
     parts = ["# The papers' tables and figures, and ours", INTRODUCTION]
     parts += _promises_in_short(promised)
     for paper in dict.fromkeys(s.paper for s in studies if s.paper != OURS):
@@ -214,7 +220,7 @@ def _own(study: Study, run: Run) -> list[str]:
     counts = {word: verdicts.count(word) for word in dict.fromkeys(verdicts)}
     return [
         study.protocol.split(". ")[0] + ".",
-        ", ".join(f"{count} {word}" for word, count in counts.items()) or "none",
+        ", ".join(f"{count} {PLURAL[word]}" for word, count in counts.items()) or "none",
     ]
 
 
@@ -237,12 +243,19 @@ def _pictures(studies: Sequence[Study]) -> list[str]:
 # ------------------------------------------------------------------ promises
 
 
+def promises_of(study: Study, folder: Path | None) -> list[Promise]:
+    """A study's promises by its rows in a folder; without rows none has a number."""
+    found = None if folder is None else read_study(study, folder)
+    if folder is None or found is None:
+        return list(study.promises(Results([]), *(Results([]) for _ in study.beside)))
+    return list(study.promises(found[0], *read_others(study, folder)))
+
+
 def _promises_in_short(promised: Sequence[tuple[Study, Promise]]) -> list[str]:
     """How many hold, and those that do not."""
     verdicts = [promise.verdict for _, promise in promised]
     counts = {w: verdicts.count(w) for w in ("holds", "FAILS", "not run", "withdrawn")}
-    words = {"holds": "hold", "FAILS": "fail", "not run": "were not run", "withdrawn": "withdrawn"}
-    told = ", ".join(f"{counts[word]} {words[word]}" for word in words if counts[word])
+    told = ", ".join(f"{counts[word]} {PLURAL[word]}" for word in PLURAL if counts[word])
     open_ = [(study, promise) for study, promise in promised if promise.verdict != "holds"]
     parts = [
         "## What we promise",
@@ -264,8 +277,15 @@ def _promises_page(promised: Sequence[tuple[Study, Promise]]) -> str:
 
 
 def _promise_grid(promised: Sequence[tuple[Study, Promise]]) -> str:
-    rows = [(f"[{s.name}](studies/{s.name}.md)", *_promise_cells(p)) for s, p in promised]
+    rows = [(_study_of(study, promise), *_promise_cells(promise)) for study, promise in promised]
     return _grid(PROMISE_COLUMNS, rows)
+
+
+def _study_of(study: Study, promise: Promise) -> str:
+    """The study's name; a link if it was run."""
+    if promise.verdict == "not run":
+        return study.name
+    return f"[{study.name}](studies/{study.name}.md)"
 
 
 def _promise_cells(promise: Promise) -> list[str]:

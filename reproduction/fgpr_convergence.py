@@ -248,6 +248,6 @@ STUDIES = (
         measures=("noise_error", "excess", "gradient", "rounds"),
         full=Size(cells(kernel=["matern32", "rbf"], m=[100, 20]), 30),
         quick=Size(cells(kernel=["matern32", "rbf"], m=[100, 20]), 5),
-        toy=Size(cells(kernel=["matern32"], m=[100]), 2),
+        toy=Size(cells(kernel=["matern32"], m=[100]), 1),
     ),
 )

@@ -71,7 +71,7 @@ def claims(results: Results) -> list[Claim]:
     ]
     for m in results.distinct("m"):
         entries = (
-            ("empty", "draws with an empty component", f"{empty_share(m):.3f}"),
+            ("empty", "draws with an empty component", f"exactly {empty_share(m):.3f}"),
             ("error", "mean error over all draws", "not printed"),
             ("error_if_all_there", "mean error, no component empty", "not printed"),
         )

@@ -18,12 +18,14 @@ import argparse
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 from functools import cache
 from typing import Any, NamedTuple
 
 TESTS = ("tests/maths", "tests/conformance", "tests/smoke", "tests/discordant")
+PASSED, IMPOSSIBLE = "passed", "not possible on this processor"
 CORES = 2
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 CHOICES = ("OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES", "GLIBC_TUNABLES", *THREADS)
@@ -127,6 +129,13 @@ def run(kernel: Kernel, tests: list[str]) -> int:
     return subprocess.run(command, env=kernel.environment(), check=False).returncode
 
 
+def outcome(code: int) -> str:
+    """In words, how pytest ended; a signal is no verdict on the tests."""
+    if code < 0:
+        return f"ended by {signal.Signals(-code).name} before it was done"
+    return PASSED if code == 0 else f"fell (exit code {code})"
+
+
 def main() -> int:
     """Run the tests under every kernel asked for; 1 if any fell."""
     parser = argparse.ArgumentParser(description="Run tests under foreign kernels.")
@@ -137,13 +146,13 @@ def main() -> int:
     results = {}
     for name in chosen.kernel or KERNELS:
         if not KERNELS[name].possible():
-            results[name] = "not possible on this processor"
+            results[name] = IMPOSSIBLE
             continue
         print(f"{name}: {KERNELS[name].check()}", flush=True)
-        results[name] = "fell" if run(KERNELS[name], list(chosen.tests)) else "passed"
+        results[name] = outcome(run(KERNELS[name], list(chosen.tests)))
     for name, words in results.items():
         print(f"{name}: {words}")
-    return int("fell" in results.values())
+    return int(any(words not in (PASSED, IMPOSSIBLE) for words in results.values()))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedkin.arrays import Array, Floats, Indices
+from fedkin.arrays import Array, Bools, Floats, Indices
 from fedkin.frames import (
     READERS,
     FederationError,
@@ -39,6 +39,8 @@ OFF_CENTRE = 1e5
 BUCKET_RATIO = 1.25
 # Padded numbers handled at once; 32 MiB of doubles stay near the last-level cache.
 BUCKET_ELEMENTS = 1 << 22
+# Columns turned into rows at once: eight doubles are what a read from memory brings.
+COLUMNS_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,11 @@ class Bucket:
         block = self.stack(rows)
         return block.copy() if rows.ndim == 1 else block.transpose(0, 2, 1).copy()
 
+    @cached_property
+    def present(self) -> Bools:
+        """Which places of the blocks hold rows, (k, width); the others are padding."""
+        return np.arange(self.width) < self.sizes[:, None]
+
     def stack(self, rows: Floats) -> Floats:
         """Rows (N, d) or (N,) as zero-padded blocks (k, width, d) or (k, width), to be read only.
 
@@ -63,11 +70,18 @@ class Bucket:
         if (self.sizes == self.width).all() and (np.diff(self.starts) == self.width).all():
             k, first = len(self.starts), self.starts[0]
             return rows[first : first + k * self.width].reshape(k, self.width, *rows.shape[1:])
-        within = np.arange(self.width)
-        index = self.starts[:, None] + np.minimum(within, np.maximum(self.sizes[:, None] - 1, 0))
-        stacked = rows[index] if len(rows) else np.zeros((*index.shape, *rows.shape[1:]))
-        stacked[within >= self.sizes[:, None]] = 0.0
+        if not len(rows):
+            return np.zeros((len(self.sizes), self.width, *rows.shape[1:]))
+        stacked = rows.take(self._places, axis=0)
+        stacked[~self.present] = 0.0
         return stacked
+
+    @cached_property
+    def _places(self) -> Indices:
+        """Where the row of every place stands; padding repeats the client's last row."""
+        last = np.maximum(self.sizes[:, None] - 1, 0)
+        places: Indices = self.starts[:, None] + np.minimum(np.arange(self.width), last)
+        return places
 
 
 @dataclass(frozen=True, eq=False)
@@ -351,10 +365,15 @@ class Federation:
         """Positions of columns that vary by next to nothing beside their mean."""
         if len(self.X) == 0 or not np.isfinite(self.X).all():
             return ()
-        with np.errstate(over="ignore", invalid="ignore"):
-            mean, spread = np.abs(self.X.mean(axis=0)), self.X.std(axis=0)
-        varies = self.X.max(axis=0) > self.X.min(axis=0)
-        return tuple(map(int, np.flatnonzero(varies & (mean > OFF_CENTRE * spread))))
+        found: list[int] = []
+        for begin in range(0, self.n_features, COLUMNS_AT_ONCE):
+            # Sums along rows of a few columns are slow; turned, each column is one run of memory.
+            columns = np.ascontiguousarray(self.X[:, begin : begin + COLUMNS_AT_ONCE].T)
+            with np.errstate(over="ignore", invalid="ignore"):
+                mean, spread = np.abs(columns.mean(axis=1)), columns.std(axis=1)
+            varies = columns.max(axis=1) > columns.min(axis=1)
+            found += (begin + np.flatnonzero(varies & (mean > OFF_CENTRE * spread))).tolist()
+        return tuple(found)
 
     def _value_errors(self) -> Iterator[Finding]:
         columns = [(f"column {name!r}", self.X[:, j]) for j, name in enumerate(self.feature_names)]
@@ -393,21 +412,42 @@ class Federation:
                 "products lose it in rounding",
             )
         full = np.flatnonzero(self.sizes > 1)
-        starts = self.offsets[:-1][full]
         if not len(full):
             return
-        rows = _ranges(starts, self.sizes[full])
-        cuts = _offsets(self.sizes[full])[:-1]
-        spread = np.maximum.reduceat(self.X[rows], cuts) - np.minimum.reduceat(self.X[rows], cuts)
+        maybe, spread = self._spreads_that_may_be_zero(full)
         for j, name in enumerate(self.feature_names):
-            constant = full[spread[:, j] == 0]
+            constant = maybe[spread[:, j] == 0]
             if len(constant) == len(full):
-                fact = f"column {name!r} is constant at every site"
-                yield Finding("warning", None, fact, "drop it: it can tell nothing")
+                yield self._constant_everywhere(j, name)
             elif len(constant):
                 shown = ", ".join(repr(self.names[k]) for k in constant[:3])
                 fact = f"column {name!r} is constant at {len(constant)} sites, for example {shown}"
                 yield Finding("warning", None, fact, "its effect is not determined there alone")
+
+    def _spreads_that_may_be_zero(self, full: Indices) -> tuple[Indices, Floats]:
+        """Those clients of `full` that may have a constant column, and the spread of each column.
+
+        All have two rows or more; where the first two differ in every column, none is constant.
+        """
+        starts = self.offsets[:-1][full]
+        alike = (self.X[starts] == self.X[starts + 1]).any(axis=1)
+        maybe = full[alike]
+        if not len(maybe):
+            return maybe, np.zeros((0, self.n_features))
+        rows = self.X[_ranges(starts[alike], self.sizes[maybe])]
+        cuts = _offsets(self.sizes[maybe])[:-1]
+        return maybe, np.maximum.reduceat(rows, cuts) - np.minimum.reduceat(rows, cuts)
+
+    def _constant_everywhere(self, j: int, name: str) -> Finding:
+        """A column that tells sites apart, or nothing at all."""
+        fact = f"column {name!r} is constant at every site"
+        if np.ptp(self.X[:, j]) == 0:
+            return Finding("warning", None, f"{fact}, and the same", "drop it: it can tell nothing")
+        remedy = (
+            "methods with a model for each site cannot use it; a mixed model can: there it may "
+            "tell why sites differ"
+        )
+        return Finding("warning", None, fact, remedy)
 
     # ---------------------------------------------------------------- splits and buckets
 
@@ -447,8 +487,14 @@ class Federation:
             self._rows_of(np.flatnonzero(out), everyone),
         )
 
-    def buckets(self, ratio: float = BUCKET_RATIO) -> Iterator[Bucket]:
-        """Clients with rows, in groups of similar size, so that padding costs little."""
+    def buckets(
+        self, ratio: float = BUCKET_RATIO, elements: int = BUCKET_ELEMENTS
+    ) -> Iterator[Bucket]:
+        """Clients with rows, in groups of similar size, so that padding costs little.
+
+        The rows of a group, with one more column, are at most so many `elements`, unless they are
+        those of a single client.
+        """
         order = np.argsort(self.sizes, kind="stable")
         order = order[np.searchsorted(self.sizes[order], 1) :]
         sizes = self.sizes[order]
@@ -456,7 +502,7 @@ class Federation:
         while first < len(order):
             last = int(np.searchsorted(sizes, int(sizes[first] * ratio), side="right"))
             width = int(sizes[last - 1])
-            step = max(1, BUCKET_ELEMENTS // (width * (self.n_features + 1)))
+            step = max(1, elements // (width * (self.n_features + 1)))
             for begin in range(first, last, step):
                 chosen = order[begin : min(begin + step, last)]
                 yield Bucket(chosen, self.offsets[:-1][chosen], self.sizes[chosen], width)

@@ -24,6 +24,8 @@ class Method:
 
 METHODS = (
     Method("fmlr", "fmlr", "FMLR", {"FMLR": "fmlr"}),
+    Method("mixed_model", "mixed_model", "MIXED_MODEL", {"MixedModel": "mixed_model"}),
+    Method("softmax_mixed", "softmax_mixed", "SOFTMAX_MIXED"),
     Method("fedgrem", "mixtures.fedgrem", "FEDGREM", {"FedGrEM": "fedgrem"}),
     Method("fedem", "mixtures.fedem", "FEDEM", {"FedEM": "mixture_rivals"}),
     Method("fedgmm", "mixtures.fedgmm", "FEDGMM", {"FedGMM": "fedgmm"}),

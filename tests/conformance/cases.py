@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,79 @@ def ragged_federation(n_clients: int = 7, seed: int = 0) -> Federation:
 def _least_squares(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
     coef = np.linalg.lstsq(X, y, rcond=None)[0]
     return {"coef": coef[None], "sigma": np.sqrt(np.mean((y - X @ coef) ** 2))}
+
+
+def _one_regression(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+    """Copies of one site do not differ: their mixed model is one regression."""
+    design = np.column_stack([X, np.ones(len(X))])
+    coef = np.linalg.lstsq(design, y, rcond=None)[0]
+    sigma = np.sqrt(np.mean((y - design @ coef) ** 2))
+    return {"coef": coef, "sigma": sigma, "random_covariance": np.zeros((4, 4))}
+
+
+def counted_federation(n_clients: int = 7, seed: int = 0, family: str = "binomial") -> Federation:
+    """Zeros and ones, or counts beyond the numbers of rows; two clients are tiny."""
+    rng = np.random.default_rng(seed)
+    clients = {}
+    for k in range(n_clients):
+        n = 6 if k in (3, 5) else int(rng.integers(25, 50))
+        X = rng.normal(size=(n, 3))
+        eta = X @ [0.3, -0.3, 0.2] + 0.3 * rng.normal() + 0.2
+        y = rng.random(n) < 1 / (1 + np.exp(-eta)) if family == "binomial" else None
+        clients[f"site-{k + 5}"] = (X, 200 + rng.poisson(np.exp(5 + eta)) if y is None else y)
+    return Federation.from_clients({k: (X, np.asarray(y, float)) for k, (X, y) in clients.items()})
+
+
+def _one_generalised_regression(family: str) -> Callable[..., dict[str, np.ndarray]]:
+    """Copies of one site do not differ: their mixed model is one regression of counts."""
+
+    def fitted(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+        import statsmodels.api as sm
+
+        kind = sm.families.Binomial() if family == "binomial" else sm.families.Poisson()
+        design = np.column_stack([X, np.ones(len(X))])
+        found = sm.GLM(y, design, family=kind).fit(tol=1e-12)
+        return {"coef": found.params, "random_covariance": np.zeros((1, 1))}
+
+    return fitted
+
+
+def labelled_federation(n_clients: int = 7, seed: int = 0) -> Federation:
+    """Three classes at every client; two clients are tiny."""
+    rng = np.random.default_rng(seed)
+    clients = {}
+    for k in range(n_clients):
+        n = 6 if k in (3, 5) else int(rng.integers(15, 30))
+        y = np.arange(n) % 3
+        X = rng.normal(size=(n, 3)) + 0.7 * np.eye(3)[y] + 0.5 * rng.normal(size=3)
+        clients[f"site-{k + 5}"] = (X, y.astype(float))
+    return Federation.from_clients(clients)
+
+
+def _penalised_softmax(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+    """The common model of copies of one site; sites may depart by next to nothing.
+
+    With equal departures U of m sites, |B|^2 r / 2 + m |U|^2 k / 2 for B + U = W is least where B
+    is m k / (m k + r) of W: a ridge of r m k / (m k + r) on W.
+    """
+    from scipy.optimize import minimize
+
+    n_copies = int((X[0] == X).all(axis=1).sum())
+    design = np.column_stack([(X - X.mean(axis=0)) / X.std(axis=0), np.ones(len(X))])
+    hot, away = np.eye(3)[y.astype(int)], n_copies * np.exp(10.0)
+    ridge = np.tile([1.0, 1.0, 1.0, 0.01], (3, 1))
+    both = ridge * away / (away + ridge)
+
+    def objective(flat):
+        W = flat.reshape(3, 4)
+        scores = design @ W.T
+        total = np.logaddexp.reduce(scores, axis=1)
+        share = np.exp(scores - total[:, None])
+        value = (total - (scores * hot).sum(axis=1)).sum() + 0.5 * (both * W**2).sum()
+        return value, ((share - hot).T @ design + both * W).ravel()
+
+    found = minimize(objective, np.zeros(12), jac=True, method="BFGS", options={"gtol": 1e-10})
+    return {"population": found.x.reshape(3, 4) * away / (away + ridge)}
 
 
 def _lasso(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
@@ -344,6 +418,44 @@ CASES = (
         {"share": "sums", "n_components": 1, "fit_intercept": False},
         _least_squares,
         ("coef", "sigma", "weights"),
+    ),
+    Case(
+        "mixed_model",
+        {},
+        {"method": "ml"},
+        _one_regression,
+        ("coef", "coef_covariance", "random_covariance", "sigma"),
+        one_round=True,
+        personal=("effects", "effects_covariance"),
+    ),
+    Case(
+        "mixed_model",
+        {"share": "gradients", "random": "intercept"},
+        {"share": "gradients", "random": "intercept", "method": "ml", "tol": 1e-8},
+        lambda X, y: {**_one_regression(X, y), "random_covariance": np.zeros((1, 1))},
+        ("coef", "coef_covariance", "random_covariance", "sigma"),
+        variant="gradients",
+    ),
+    *(
+        Case(
+            "mixed_model",
+            {"family": family, "random": "intercept"},
+            {"family": family, "random": "intercept", "tol": 1e-8},
+            _one_generalised_regression(family),
+            ("coef", "coef_covariance", "random_covariance"),
+            partial(counted_federation, family=family),
+            variant=family,
+        )
+        for family in ("binomial", "poisson")
+    ),
+    Case(
+        "softmax_mixed",
+        {"tol": 1e-5},
+        {"tol": 1e-6},
+        _penalised_softmax,
+        ("coef", "population", "variances"),
+        labelled_federation,
+        start_counts=True,
     ),
     Case(
         "standardizer",

@@ -134,7 +134,15 @@ def test_tiny_empty_and_constant_are_warnings():
     assert all(finding.level == "warning" for finding in made.findings)
     assert "site 'empty': has no rows" in facts
     assert "1 of 3 sites have no more rows than there are features (2), for example 'tiny'" in facts
-    assert "column 'x0' is constant at every site" in facts
+    assert "column 'x0' is constant at every site, and the same; drop it" in facts
+
+
+def test_columns_that_tell_sites_apart_are_not_to_be_dropped():
+    clients = {f"site-{k}": [[float(k), j] for j in range(5)] for k in range(4)}
+    facts = [str(finding) for finding in Federation.from_clients(clients).findings]
+    assert any("column 'x0' is constant at every site; methods with a model" in f for f in facts)
+    assert any("a mixed model can" in fact for fact in facts)
+    assert not any("drop it" in fact for fact in facts)
 
 
 def test_files_that_are_not_there_or_not_tables_are_named(tmp_path):

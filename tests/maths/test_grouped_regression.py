@@ -90,6 +90,21 @@ def test_many_sites_are_solved_as_one_is(duplicates):
     np.testing.assert_allclose(coef, expected, rtol=1e-9)
 
 
+@pytest.mark.parametrize("n_features", [1, 6, 20, 40])
+def test_many_sites_are_solved_as_each_alone_and_left_as_they_were(n_features):
+    rng = np.random.default_rng(n_features)
+    sites = [(rng.normal(size=(60, n_features)), rng.normal(size=60)) for _ in range(5)]
+    statistics = np.ascontiguousarray(packed_statistics(Federation.from_clients(sites), False).T)
+    before = statistics.copy()
+    coef, rank = solve_many(statistics)
+    for k, (X, y) in enumerate(sites):
+        np.testing.assert_allclose(coef[k], np.linalg.lstsq(X, y, rcond=None)[0], rtol=1e-9)
+        # To the last bit: at a real site, the site is alone.
+        np.testing.assert_array_equal(solve_many(statistics[k : k + 1])[0][0], coef[k])
+    np.testing.assert_array_equal(rank, n_features)
+    np.testing.assert_array_equal(statistics, before)
+
+
 def test_solve_is_least_squares_and_least_norm_where_rows_are_few():
     clients = ragged(sizes=(20, 2))
     coef, rank = solve(packed_statistics(clients, False).T)

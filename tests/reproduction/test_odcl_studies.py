@@ -27,7 +27,7 @@ def error(found, method, **where):
     return found.estimate("error", method=method, **where).mean
 
 
-@pytest.mark.parametrize("figure", (2, 3, 4))
+@pytest.mark.parametrize("figure", (2, 4))
 def test_the_penalty_from_the_interval_leaves_sites_alone_until_they_have_many_rows(toy, figure):
     found = toy(f"odcl-figure-{figure}")
     few, many = min(found.distinct("n")), max(found.distinct("n"))
@@ -37,7 +37,7 @@ def test_the_penalty_from_the_interval_leaves_sites_alone_until_they_have_many_r
         assert error(found, method, n=many) < 0.2 * error(found, "Local", n=many)
 
 
-@pytest.mark.parametrize("figure, n", ((2, 100), (3, 4600), (4, 200)))
+@pytest.mark.parametrize("figure, n", ((2, 100), (3, 1000), (4, 200)))
 def test_clusterings_that_know_no_truth_equal_the_oracle_before_that(toy, figure, n):
     found = toy(f"odcl-figure-{figure}").where(n=n)
     for method in ("ODCL-KM++", "ODCL-KM++, number chosen", OWN_CC):

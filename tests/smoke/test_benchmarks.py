@@ -68,6 +68,17 @@ def test_the_verdict_names_what_is_broken_and_where_we_are_behind():
     assert table.verdict([fast])[-1] == "Behind no peer."
 
 
+def test_ten_percent_is_level_and_the_fastest_peer_counts():
+    rows = [Row("w", 1.0, "weak", 9.0), Row("w", 1.0, "strong", 1.05), Row("v", 1.0, "p", 0.8)]
+    assert [row.standing for row in rows] == ["ahead", "level", "behind"]
+    assert Row("alone", 1.0).standing == ""
+    assert [row.peer for row in table.strongest([*rows, Row("alone", 1.0)])] == ["strong", "p"]
+    lines = table.verdict(rows)
+    assert "ahead in 0, level (within 10%) in 1, behind in 1 of 2." in lines[1]
+    assert any(line.startswith("Level with: w against strong") for line in lines)
+    assert "| w | 1 | strong | 1.05 x | level |" in table.summary(rows)
+
+
 def test_works_take_turns():
     called = []
     works = {name: lambda name=name: called.append(name) for name in "abc"}

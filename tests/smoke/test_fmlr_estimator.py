@@ -255,3 +255,15 @@ def test_a_table_shows_as_many_columns_as_fit_and_cuts_no_number(n_columns):
     assert (f"... and {n_columns + 1 - len(shown)} more columns" in text) == (
         len(shown) <= n_columns
     )
+
+
+def test_a_fit_with_a_journal_may_look_for_odd_sites(tmp_path):
+    """The look at odd sites is a second fit, but no second run in the same folder."""
+    clean = make_regression_groups(30, 12, PAPER_COEF[2], random_state=3)
+    spoilt = contaminate_sites(clean, 0.2, "noise", 1).federation
+    kept = FMLR(2, random_state=0, engine=InProcess(journal=tmp_path / "run"))
+    with pytest.warns(OddSitesWarning):
+        plain = FMLR(2, random_state=0).fit(spoilt)
+    with pytest.warns(OddSitesWarning):
+        kept.fit(spoilt)
+    assert list(kept.odd_sites_) == list(plain.odd_sites_)

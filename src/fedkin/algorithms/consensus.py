@@ -118,7 +118,9 @@ def program(roster: Roster, settings: ConsensusSettings) -> Program:
         converged = change <= settings.tol * (1 + np.linalg.norm(coef))
         if converged:
             break
-    return ConsensusResult(coef=coef, history_change=np.array(history), converged=np.array(converged))
+    return ConsensusResult(
+        coef=coef, history_change=np.array(history), converged=np.array(converged)
+    )
 
 
 def soft_threshold(values, threshold):

@@ -124,7 +124,7 @@ class AtServer(Expectation):
         total = self.statistics[-3] if self.settings.fit_intercept else np.zeros_like(n)
         self._measure(np.stack([n, total, square], axis=1), n_coef)
         plain = square <= self.limit * n
-        self.plain = self.statistics[:, plain]
+        self.plain = self.statistics if plain.all() else self.statistics[:, plain]
         self.moments = replies["moments"][fine][plain].sum(axis=0) if spectral else None
         self.outside = None if self.noise is None else noise_density(self.statistics, self.noise)
 

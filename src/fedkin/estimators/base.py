@@ -19,6 +19,7 @@ from sklearn.utils import check_array, check_consistent_length, check_random_sta
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from fedkin.engines import InProcess
+from fedkin.estimators.words import completed
 from fedkin.federation import Federation
 from fedkin.frames import FederationError, plain_names, value_errors
 from fedkin.names import canonical_name, canonical_names, site_labels
@@ -33,6 +34,46 @@ ONLY_SITE = "site"
 NOBODY = ""
 
 
+SHARED_WORDS = {
+    "max_rounds": """
+max_rounds : int
+    The most rounds.
+""",
+    "fraction": """
+fraction : float
+    Share of the sites that is asked in each round.
+""",
+    "fit_intercept": """
+fit_intercept : bool
+    Whether models have an intercept.
+""",
+    "engine": """
+engine : engine or None
+    Who reaches the sites; None holds all of them in this process.
+""",
+    "client_names_": """
+client_names_ : array of shape (m,)
+    Names of the sites.
+""",
+    "n_rounds_": """
+n_rounds_ : int
+    Rounds of communication.
+""",
+    "traffic_": """
+traffic_ : Traffic
+    What travelled.
+""",
+    "refusals_": """
+refusals_ : tuple of Refusal
+    Which contributions are missing, and why.
+""",
+    "random_state": """
+random_state : int, RandomState or None
+    Decides whatever is drawn by lot.
+""",
+}
+
+
 class FederatedEstimator(BaseEstimator):
     """Common ground of the estimators.
 
@@ -44,8 +85,10 @@ class FederatedEstimator(BaseEstimator):
     _settings: ClassVar[type[Settings]]
     _fixed: ClassVar[Mapping[str, Any]] = {}
     _needs_target: ClassVar[bool] = True
-    _private: ClassVar[tuple[str, ...]] = ("_run", "_used", "_result", "_position", "_adapted")
+    _private: ClassVar[tuple[str, ...]] = ("_run", "_used", "_result", "_adapted")
     """Attributes of a fit that are nobody else's business."""
+    _words: ClassVar[Mapping[str, str]] = SHARED_WORDS
+    """What docstrings of subclasses need not repeat (`fedkin.estimators.words`)."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -54,6 +97,8 @@ class FederatedEstimator(BaseEstimator):
             cls._settings = cls._algorithm.settings
         if {"_algorithm", "_settings", "_fixed"} & set(own) and "__init__" not in own:
             cls.__init__ = _constructor(cls._parameters())  # type: ignore[method-assign]
+        if hasattr(cls, "_settings"):
+            cls.__doc__ = completed(cls.__doc__, cls._parameters(), cls._words)
 
     @classmethod
     def _parameters(cls) -> dict[str, Any]:
@@ -72,6 +117,7 @@ class FederatedEstimator(BaseEstimator):
         settings = self._chosen_settings()
         self._forget()
         federation = self._federation(X, y if self._uses_target() else None, groups)
+        settings = self._settings_for(settings, federation)
         if federation is not None:
             self._check_data(federation, settings)
         self._keep(self._run_with(settings, federation), settings)
@@ -82,6 +128,10 @@ class FederatedEstimator(BaseEstimator):
         """The algorithm's settings from the parameters of the same names, checked."""
         names = [name for name in self._settings.defaults() if name not in self._fixed]
         return self._settings(**self._fixed, **{name: getattr(self, name) for name in names})
+
+    def _settings_for(self, settings: Any, federation: Federation | None) -> Any:
+        """Settings that depend on the data's columns, once these are known."""
+        return settings
 
     def _uses_target(self) -> bool:
         return self._needs_target
@@ -107,9 +157,13 @@ class FederatedEstimator(BaseEstimator):
         self.refusals_ = run.refusals
         self.dropped_ = run.dropped
         self.n_rounds_ = run.traffic.rounds
-        self._position = {name: k for k, name in enumerate(run.roster.names)}
         self._adapted: dict[str, Any] = {}
         self._read(run)
+
+    @property
+    def _position(self) -> Mapping[str, int]:
+        """Where each site of the fit stands, by its name."""
+        return self._run.roster.positions
 
     def _read(self, run: Run) -> None:
         """Fitted attributes from the result and, in process, from the sites' memories."""

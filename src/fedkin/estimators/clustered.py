@@ -31,12 +31,6 @@ loss : {"squared", "logistic"}
 alpha : float or None
     Strength of alpha / 2 |coef|^2 added to a site's mean loss; the intercept is left out. None is
     0 for the squared loss and 1e-5 for the logistic one, which needs some.
-fit_intercept : bool
-    Whether models have an intercept.
-random_state : int, RandomState or None
-    Decides what is drawn by lot.
-engine : engine or None
-    Who reaches the sites; None holds all of them in this process.
 """,
     "[true labels]": """
 true_labels : sequence or mapping
@@ -78,22 +72,14 @@ classes_ : array of shape (2,)
     The classes (logistic loss only).
 adapted_ : dict
     Clusters of the sites that were given to `adapt`.
-client_names_ : array of shape (m,)
-    Names of the sites, in the order of all arrays.
 n_features_in_ : int
     Number of columns d.
 converged_ : bool
     Whether nothing moved any more.
 n_iter_ : int
     Rounds in which models moved, at least 1.
-n_rounds_ : int
-    Rounds of communication.
 history_ : dict
     "changes": by round, how many labels changed (ODCL), or how far models moved (IFCA).
-traffic_ : Traffic
-    What travelled.
-refusals_ : tuple of Refusal
-    Which contributions are missing, and why.
 """,
     "[sites of two kinds]": """
 >>> import numpy as np
@@ -118,11 +104,11 @@ class ClusteredEstimator(FederatedEstimator):
     _result: ClusteredResult
 
     def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
         text = inspect.cleandoc(cls.__doc__ or "")
         for mark, words in SHARED_WORDS.items():
             text = text.replace(mark, words.strip())
         cls.__doc__ = text
+        super().__init_subclass__(**options)
 
     def __sklearn_tags__(self):
         """A regressor or a classifier, as the loss says."""

@@ -13,7 +13,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from fedkin.estimators.base import FederatedEstimator, check_values
+from fedkin.estimators.base import SHARED_WORDS, FederatedEstimator, check_values
 from fedkin.federation import Federation
 from fedkin.models.curves import Curve, Rescaled
 from fedkin.models.gp_rows import standardisation
@@ -23,9 +23,38 @@ from fedkin.tables import Summary, Table
 # Two-sided normal quantile of the intervals in tables and pictures.
 NORMAL_95 = float(ndtri(0.975))
 
+WORDS = SHARED_WORDS | {
+    "max_points": """
+max_points : int
+    Larger sites are trained on random pieces of this size.
+""",
+    "large_sites": """
+large_sites : {"neighbours", "subset"}
+    Whether such sites are predicted from the rows nearest to each point or a random subset.
+""",
+    "normalize_y": """
+normalize_y : {True, "mean", False}
+    Standardise each site's target by its own mean and standard deviation, its mean, or not.
+""",
+    "init": """
+init : "auto" or array of shape (p,)
+    Log hyper-parameters to start from, in the kernel's order.
+""",
+    "local_steps": """
+local_steps : int
+    Gradient steps that a site takes by itself in a round.
+""",
+    "tol": """
+tol : float
+    Averaging ends when no parameter moves by more.
+""",
+}
+
 
 class CurveEstimator(RegressorMixin, FederatedEstimator, ABC):
     """Common ground; subclasses give the curve of a site by name, known or not."""
+
+    _words = WORDS
 
     _plots: tuple[str, ...] = ("bands", "calibration")
     _data: Federation | None = None

@@ -96,22 +96,10 @@ class FedAvgPolynomial(_FedAvgCurve):
     ----------
     degree : int or None
         Degree in each feature; None chooses among 1..20 on training sites that are held out.
-    normalize_y : {True, "mean", False}
-        Standardise each site's target by its own mean and standard deviation, its mean, or not.
-    local_steps : int
-        Gradient steps that a site takes by itself in a round.
     learning_rate : float
         Their size, in units of the largest that is safe at every site.
-    max_rounds : int
-        The most rounds.
-    tol : float
-        Averaging ends when no parameter moves by more.
-    fraction : float
-        Share of the sites that is asked in each round.
     random_state : int, RandomState or None
         Decides who is asked.
-    engine : engine or None
-        Who reaches the sites; None holds all of them in this process.
 
     Attributes
     ----------
@@ -123,16 +111,10 @@ class FedAvgPolynomial(_FedAvgCurve):
         The degree.
     choice_ : Table
         Errors of the degrees that were tried.
-    client_names_ : array of shape (m,)
-        Names of the sites.
     converged_ : bool
         Whether averaging settled.
-    n_rounds_ : int
-        Rounds of communication.
     history_ : dict
         "error": mean squared error of the standardised targets by round.
-    traffic_ : Traffic
-        What travelled.
 
     Examples
     --------
@@ -162,24 +144,12 @@ class FedAvgNetwork(_FedAvgCurve):
         Number of hidden tanh layers; None chooses among 1..5 on training sites held out.
     width : int
         Units of each layer.
-    normalize_y : {True, "mean", False}
-        Standardise each site's target by its own mean and standard deviation, its mean, or not.
-    local_steps : int
-        Gradient steps that a site takes by itself in a round.
     learning_rate : float
         Their size.
     server_rate : float
         Size of the server's Adam steps along the averaged change.
-    max_rounds : int
-        The most rounds.
-    tol : float
-        Averaging ends when no parameter moves by more.
-    fraction : float
-        Share of the sites that is asked in each round.
     random_state : int, RandomState or None
         Decides the first weights, and who is asked.
-    engine : engine or None
-        Who reaches the sites; None holds all of them in this process.
 
     Attributes
     ----------
@@ -191,16 +161,10 @@ class FedAvgNetwork(_FedAvgCurve):
         The depth.
     choice_ : Table
         Errors of the depths that were tried.
-    client_names_ : array of shape (m,)
-        Names of the sites.
     converged_ : bool
         Whether averaging settled.
-    n_rounds_ : int
-        Rounds of communication.
     history_ : dict
         "error": mean squared error of the standardised targets by round.
-    traffic_ : Traffic
-        What travelled.
 
     Examples
     --------

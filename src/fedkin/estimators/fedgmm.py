@@ -29,26 +29,10 @@ class FedGMM(MixtureEstimator):
         Regressions of y on x; there is no other.
     init : {"auto", "kmeans++", "federated"} or array of shape (R, p) or (m, R, p)
         Where EM starts; see `FedGrEM`.
-    n_restarts : int
-        Starts that run side by side.
-    max_rounds : int
-        The most rounds.
-    tol : float
-        The fit ends when no component moves by more than this, relative to its size.
-    align : {"auto", "exhaustive", "stepwise", "assignment"}
-        How groups of sites are matched, see `fedkin.alignment.align`.
-    fraction : float
-        Share of the sites that is asked in each round.
     n_input_components : int
         Number of components of x, M.
-    sigma : float or None
-        Noise of the regressions; None learns one for all sites.
-    fit_intercept : bool
-        Whether the regressions have an intercept.
     random_state : int, RandomState or None
         Decides the starts and who is asked.
-    engine : engine or None
-        Who reaches the sites; None holds all of them in this process.
 
     Attributes
     ----------

@@ -16,8 +16,6 @@ class FedGrEM(MixtureEstimator):
 
     Parameters
     ----------
-    n_components : int
-        Number of groups R.
     family : {"gaussian", "regression"}
         Groups of rows x, or groups of rows with a linear regression of y on x each.
     init : {"auto", "kmeans++", "ward", "federated"} or array of shape (R, p) or (m, R, p)
@@ -26,16 +24,8 @@ class FedGrEM(MixtureEstimator):
         site on, better on real data. "federated": shared coefficients from all sites with a spare
         component (regressions). "auto": "federated" for regressions, else "kmeans++". An array has
         the intercept last, or none: then intercepts start at 0.
-    n_restarts : int
-        Starts that run side by side.
-    max_rounds : int
-        The most rounds.
     tol : float
         The fit ends when no site's components move by more than this, relative to their size.
-    align : {"auto", "exhaustive", "stepwise", "assignment"}
-        How groups of sites are matched, see `fedkin.alignment.align`.
-    fraction : float
-        Share of the sites that is asked in each round.
     covariance_type : {"identity", "spherical", "diag", "tied"}
         Covariance of Gaussian mixtures: the identity (the paper), each site's own number or
         diagonal, or one matrix for all sites. Whatever it is, all groups share it: standardise or
@@ -51,20 +41,10 @@ class FedGrEM(MixtureEstimator):
         A site's part of a round; "auto" is "em" for "adaptive", "gradient" for "paper".
     step_constant : float
         C_eta of the paper's B.1 (`step="gradient"`).
-    local_steps : int
-        Steps of a site between rounds.
-    batch_size : int or None
-        Rows of a site per step; None takes all.
     share_weights : bool
         Mixture weights are sent and pulled together like components (appendix D).
-    clip : float or None
-        Bounds how far one row may pull a component, in standard deviations.
     threshold : float or None
         Soft threshold of components, not of intercepts, for high dimension (appendix D).
-    sigma : float or None
-        Noise of the regressions; None learns one for all sites.
-    fit_intercept : bool
-        Whether the regressions have an intercept.
     solver : {"exact", "alternating"}
         How the paper's central update is solved; "alternating" makes two sweeps, as its script.
     penalty_start : float
@@ -73,10 +53,6 @@ class FedGrEM(MixtureEstimator):
         kappa_0 of the paper's B.1.
     penalty_constant : float
         C of the paper's B.1.
-    random_state : int, RandomState or None
-        Decides the starts, mini-batches and who is asked.
-    engine : engine or None
-        Who reaches the sites; None holds all of them in this process.
 
     Attributes
     ----------
@@ -112,14 +88,8 @@ class FedGrEM(MixtureEstimator):
         Whether the fit settled.
     n_iter_ : int
         Rounds of improvement.
-    n_rounds_ : int
-        Rounds of communication.
     history_ : dict
         "change": the largest relative change of a site's components by round.
-    traffic_ : Traffic
-        What travelled.
-    refusals_ : tuple of Refusal
-        Which contributions are missing, and why.
 
     Examples
     --------

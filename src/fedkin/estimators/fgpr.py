@@ -53,10 +53,6 @@ class FGPR(CurveEstimator):
         so that the scale is shared (better for sites of few rows in the same units); or not.
     mean : {"zero", "constant", "linear"}
         Mean function of each site's standardised target, with a vague prior ("zero": none).
-    max_points : int
-        Larger sites are trained on random pieces of this size.
-    large_sites : {"neighbours", "subset"}
-        Whether such sites are predicted from the rows nearest to each point or a random subset.
     init : "auto" or array of shape (p,) or (k, p)
         Log hyper-parameters in the kernel's order, a start for each of k priors, such as `theta_`
         of another fit; priors beyond these are found beside them.
@@ -83,8 +79,6 @@ class FGPR(CurveEstimator):
         steps; "sgd" is then the better choice.
     random_state : int, RandomState or None
         Decides mini-batches, and who is asked.
-    engine : engine or None
-        Who reaches the sites; None holds all of them in this process.
 
     Attributes
     ----------
@@ -116,14 +110,8 @@ class FGPR(CurveEstimator):
         Names of the sites, in the order of all arrays.
     converged_ : bool
         Whether the search settled.
-    n_rounds_ : int
-        Rounds of communication.
     history_ : dict
         "theta" and "value": points of the last search and their negative log likelihoods per row.
-    traffic_ : Traffic
-        What travelled.
-    refusals_ : tuple of Refusal
-        Which contributions are missing, and why.
 
     Examples
     --------

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from sklearn.base import RegressorMixin, clone
@@ -11,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedkin.algorithms.fmlr import FMLR as ALGORITHM
 from fedkin.algorithms.fmlr_result import NOISE_LABEL, FmlrResult
+from fedkin.engines import InProcess
 from fedkin.estimators.base import FederatedEstimator
 from fedkin.federation import Federation
 from fedkin.inference import odd_by_likelihood
@@ -64,8 +67,6 @@ class FMLR(RegressorMixin, FederatedEstimator):
         data, not against lies: a site that sends numbers which no rows can give is left out with
         or without it (`implausible_sites_`), but one that makes up numbers which rows could give,
         or with `share="sums"` its group probabilities and likelihood, is believed.
-    fit_intercept : bool
-        Whether the regressions have an intercept.
     max_rounds : int
         The most EM steps.
     tol : float
@@ -73,10 +74,6 @@ class FMLR(RegressorMixin, FederatedEstimator):
     fraction : float
         Share of the sites that is asked in each round (`share="sums"` only: with "statistics"
         there is one round); the last reply of a site stands while it is not asked.
-    random_state : int, RandomState or None
-        Decides the starts.
-    engine : engine or None
-        Who reaches the sites; None holds all of them in this process.
 
     Attributes
     ----------
@@ -115,14 +112,8 @@ class FMLR(RegressorMixin, FederatedEstimator):
         Whether EM settled.
     n_iter_ : int
         EM steps of the restart that won.
-    n_rounds_ : int
-        Rounds of communication.
     history_ : dict
         "loglik": log likelihood by EM step.
-    traffic_ : Traffic
-        What travelled.
-    refusals_ : tuple of Refusal
-        Which contributions are missing, and why.
 
     Examples
     --------
@@ -184,7 +175,9 @@ class FMLR(RegressorMixin, FederatedEstimator):
 
     def _odd_sites_without_distortion(self, federation: Federation) -> np.ndarray:
         """Odd sites bend the regressions towards themselves: name them from a fit they cannot."""
-        straight = clone(self).set_params(robust=True, n_components=self.n_components_)
+        straight = clone(self).set_params(
+            robust=True, n_components=self.n_components_, engine=_without_books(self.engine)
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the fit in question gives its own
             named = straight.fit(federation).odd_sites_
@@ -219,13 +212,22 @@ class FMLR(RegressorMixin, FederatedEstimator):
                 "effect is lost in rounding; centre it before fitting",
                 RuntimeWarning,
             )
-        size = 0.0 if federation.y is None else float(np.sqrt(np.median(np.square(federation.y))))
-        if self.sigma is None and 0 < self.sigma_ < ROUNDING_SHARE * size:
+        size = self._size_that_drowns_the_noise(federation.y)
+        if size is not None:
             self._warning(
                 f"the noise ({self.sigma_:.2g}) is too small beside the target ({size:.2g}) "
                 "to be told from rounding; centre y before fitting",
                 RuntimeWarning,
             )
+
+    def _size_that_drowns_the_noise(self, y: np.ndarray | None) -> float | None:
+        """The typical size of the target, if learnt noise is lost beside it."""
+        if y is None or not y.size or self.sigma is not None or not self.sigma_ > 0:
+            return None
+        if self.sigma_ >= ROUNDING_SHARE * max(y.max(), -y.min()):
+            return None  # the largest is quickly found, and no median is larger
+        size = float(np.sqrt(np.median(np.square(y))))
+        return size if self.sigma_ < ROUNDING_SHARE * size else None
 
     # ------------------------------------------------------------ use
 
@@ -281,3 +283,8 @@ class FMLR(RegressorMixin, FederatedEstimator):
         odd = np.isin(self.client_names_, self.odd_sites_)
         sites = Table({**summary["sites"], "odd": odd}, summary["sites"].title)
         return Summary(summary.title, {**summary.tables, "sites": sites}, summary.notes)
+
+
+def _without_books(engine: Any) -> Any:
+    """The engine without journal and ledger: a look at data that are here is no run of its own."""
+    return replace(engine, journal=None, ledger=None) if isinstance(engine, InProcess) else engine

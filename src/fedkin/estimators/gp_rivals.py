@@ -41,24 +41,14 @@ class LocalGP(_GPRival):
     ----------
     kernel : scikit-learn kernel, dict or None
         Where every site starts; None is ARD RBF times scale plus noise.
-    normalize_y : {True, "mean", False}
-        Standardise each site's target by its own mean and standard deviation, its mean, or not.
     mean : {"zero", "constant", "linear"}
         Mean function of each site's standardised target, with a vague prior ("zero": none).
-    max_points : int
-        Larger sites are trained on random pieces of this size.
-    large_sites : {"neighbours", "subset"}
-        Whether such sites are predicted from the rows nearest to each point or a random subset.
-    init : "auto" or array of shape (p,)
-        Log hyper-parameters to start from, in the kernel's order.
     max_rounds : int
         Not used: no rounds are needed.
     tol : float
         Not used: sites search by themselves.
     random_state : int, RandomState or None
         Not used: nothing is drawn.
-    engine : engine or None
-        Who reaches the sites; None holds all of them in this process.
 
     Attributes
     ----------
@@ -70,10 +60,6 @@ class LocalGP(_GPRival):
         Whether a site could fit: with one row it keeps the start.
     log_marginal_likelihood_ : float
         Log likelihood of all rows, each under its site's fit.
-    client_names_ : array of shape (m,)
-        Names of the sites.
-    traffic_ : Traffic
-        What travelled.
 
     Examples
     --------
@@ -143,16 +129,12 @@ class PooledGP(OneCurveEstimator, _GPRival):
     ----------
     kernel : scikit-learn kernel, dict or None
         Its values are the start; None is ARD RBF times scale plus noise.
-    normalize_y : {True, "mean", False}
-        Standardise each site's target by its own mean and standard deviation, its mean, or not.
     mean : {"zero", "constant", "linear"}
         Mean function of the standardised targets, with a vague prior ("zero": none).
     max_points : int
         If there are more rows, training is on random pieces of this size.
     large_sites : {"neighbours", "subset"}
         Whether predictions are then from the rows nearest to each point or a random subset.
-    init : "auto" or array of shape (p,)
-        Log hyper-parameters to start from, in the kernel's order.
     max_rounds : int
         The most evaluations of the search.
     tol : float
@@ -170,8 +152,6 @@ class PooledGP(OneCurveEstimator, _GPRival):
         Its log hyper-parameters.
     log_marginal_likelihood_ : float
         Log likelihood of all rows, standardised.
-    client_names_ : array of shape (m,)
-        Names of the sites.
     converged_ : bool
         Whether the search settled.
     history_ : dict

@@ -20,44 +20,14 @@ class FedEM(MixtureEstimator):
 
     Parameters
     ----------
-    n_components : int
-        Number of groups R.
-    family : {"gaussian", "regression"}
-        Groups of rows x, or of rows with a linear regression of y on x each.
     init : {"auto", "kmeans++", "ward", "federated"} or array of shape (R, p) or (m, R, p)
         Where EM starts; see `FedGrEM`.
-    n_restarts : int
-        Starts that run side by side.
-    max_rounds : int
-        The most rounds.
-    tol : float
-        The fit ends when no component moves by more than this, relative to its size.
-    align : {"auto", "exhaustive", "stepwise", "assignment"}
-        How groups of sites are matched, see `fedkin.alignment.align`.
-    fraction : float
-        Share of the sites that is asked in each round.
-    covariance_type : {"identity", "spherical", "diag", "tied"}
-        Covariance of Gaussian mixtures, shared by all groups; see `FedGrEM`.
     average : {"plain", "pooled"}
         The mean of the sites' M-steps, or the M-step of all rows.
     step : {"em", "gradient"}
         A site's part of a round.
     step_constant : float
         C_eta of FedGrEM's B.1 (`step="gradient"`).
-    local_steps : int
-        Steps of a site between rounds.
-    batch_size : int or None
-        Rows of a site per step; None takes all.
-    clip : float or None
-        Bounds how far one row may pull a component, in standard deviations.
-    sigma : float or None
-        Noise of the regressions; None learns one for all sites.
-    fit_intercept : bool
-        Whether the regressions have an intercept.
-    random_state : int, RandomState or None
-        Decides the starts, mini-batches and who is asked.
-    engine : engine or None
-        Who reaches the sites; None holds all of them in this process.
 
     Attributes
     ----------
@@ -84,30 +54,12 @@ class TGMM(MixtureEstimator):
 
     Parameters
     ----------
-    n_components : int
-        Number of groups R.
     family : {"gaussian"}
         Groups of rows x; there is no other.
-    init : {"auto", "kmeans++", "ward"} or array of shape (R, p) or (m, R, p)
-        Where EM starts; see `FedGrEM`. "auto" is "kmeans++".
-    n_restarts : int
-        Starts that run side by side.
-    max_rounds : int
-        The most rounds.
-    tol : float
-        The fit ends when no component moves by more than this, relative to its size.
-    align : {"auto", "exhaustive", "stepwise", "assignment"}
-        How groups of sites are matched, see `fedkin.alignment.align`.
-    fraction : float
-        Share of the sites that is asked in each round.
-    covariance_type : {"identity", "spherical", "diag", "tied"}
-        Covariance of Gaussian mixtures, shared by all groups; see `FedGrEM`.
     source_weight : float
         Weight of each other site.
     random_state : int, RandomState or None
         Decides the starts and who is asked.
-    engine : engine or None
-        Who reaches the sites; None holds all of them in this process.
 
     Attributes
     ----------
@@ -135,32 +87,12 @@ class LocalEM(MixtureEstimator):
 
     Parameters
     ----------
-    n_components : int
-        Number of groups R.
-    family : {"gaussian", "regression"}
-        Groups of rows x, or of rows with a linear regression of y on x each.
-    init : {"auto", "kmeans++", "ward"} or array of shape (R, p) or (m, R, p)
-        Where EM starts; see `FedGrEM`. "auto" is "kmeans++".
-    n_restarts : int
-        Starts that run side by side.
     max_rounds : int
         The most rounds; each is a whole fit, and sites that were not heard get another.
     tol : float
         A site's fit ends when a row's mean log likelihood gains less than this.
-    covariance_type : {"identity", "spherical", "diag", "tied"}
-        Covariance of Gaussian mixtures, shared by all groups; see `FedGrEM`.
-    step : {"em", "gradient"}
-        What a site does; "gradient" takes steps of `step_constant`.
-    step_constant : float
-        Length of a gradient step (`step="gradient"`).
     sigma : float or None
         Noise of the regressions; None learns each site's own.
-    fit_intercept : bool
-        Whether the regressions have an intercept.
-    random_state : int, RandomState or None
-        Decides the starts.
-    engine : engine or None
-        Who reaches the sites; None holds all of them in this process.
 
     Attributes
     ----------
@@ -190,30 +122,12 @@ class PooledEM(LocalEM):
 
     Parameters
     ----------
-    n_components : int
-        Number of groups R.
-    family : {"gaussian", "regression"}
-        Groups of rows x, or of rows with a linear regression of y on x each.
-    init : {"auto", "kmeans++", "ward"} or array of shape (R, p) or (m, R, p)
-        Where EM starts; see `FedGrEM`. "auto" is "kmeans++".
-    n_restarts : int
-        Starts that run side by side.
     max_rounds : int
         The most rounds; each is a whole fit.
     tol : float
         The fit ends when a row's mean log likelihood gains less than this.
-    covariance_type : {"identity", "spherical", "diag", "tied"}
-        Covariance of Gaussian mixtures, shared by all groups; see `FedGrEM`.
-    step : {"em", "gradient"}
-        What a site does; "gradient" takes steps of `step_constant`.
-    step_constant : float
-        Length of a gradient step (`step="gradient"`).
     sigma : float or None
         Noise of the regressions; None learns it.
-    fit_intercept : bool
-        Whether the regressions have an intercept.
-    random_state : int, RandomState or None
-        Decides the starts.
     engine : InProcess or None
         Nothing but this process will do.
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedkin.algorithms.mixtures.families import family_of
 from fedkin.algorithms.mixtures.settings import MixtureSettings
+from fedkin.estimators.base import SHARED_WORDS
 from fedkin.estimators.mixture_use import FittedMixture
 from fedkin.federation import Federation
 from fedkin.names import sites_listed
@@ -22,8 +23,70 @@ class StepHalvedWarning(UserWarning):
     """A gradient step would have diverged and was shortened."""
 
 
+WORDS = SHARED_WORDS | {
+    "n_components": """
+n_components : int
+    Number of groups R.
+""",
+    "n_restarts": """
+n_restarts : int
+    Starts that run side by side.
+""",
+    "align": """
+align : {"auto", "exhaustive", "stepwise", "assignment"}
+    How groups of sites are matched, see `fedkin.alignment.align`.
+""",
+    "local_steps": """
+local_steps : int
+    Steps of a site between rounds.
+""",
+    "batch_size": """
+batch_size : int or None
+    Rows of a site per step; None takes all.
+""",
+    "clip": """
+clip : float or None
+    Bounds how far one row may pull a component, in standard deviations.
+""",
+    "sigma": """
+sigma : float or None
+    Noise of the regressions; None learns one for all sites.
+""",
+    "random_state": """
+random_state : int, RandomState or None
+    Decides the starts, mini-batches and who is asked.
+""",
+    "tol": """
+tol : float
+    The fit ends when no component moves by more than this, relative to its size.
+""",
+    "family": """
+family : {"gaussian", "regression"}
+    Groups of rows x, or of rows with a linear regression of y on x each.
+""",
+    "covariance_type": """
+covariance_type : {"identity", "spherical", "diag", "tied"}
+    Covariance of Gaussian mixtures, shared by all groups; see `FedGrEM`.
+""",
+    "init": """
+init : {"auto", "kmeans++", "ward"} or array of shape (R, p) or (m, R, p)
+    Where EM starts; see `FedGrEM`. "auto" is "kmeans++".
+""",
+    "step": """
+step : {"em", "gradient"}
+    What a site does; "gradient" takes steps of `step_constant`.
+""",
+    "step_constant": """
+step_constant : float
+    Length of a gradient step (`step="gradient"`).
+""",
+}
+
+
 class MixtureEstimator(FittedMixture):
     """Common ground of the estimators of groups inside sites."""
+
+    _words = WORDS
 
     def __sklearn_tags__(self):
         """A mixture of regressions is a regressor and needs y."""

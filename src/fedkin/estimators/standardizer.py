@@ -30,8 +30,6 @@ class Standardizer(OneToOneFeatureMixin, TransformerMixin, FederatedEstimator):
         whitening: a minority of contaminated sites then does little harm.
     random_state : int, RandomState or None
         Decides which rows are grouped first at a site with thousands of rows; nothing else.
-    engine : engine or None
-        Who reaches the sites; None holds all of them in this process.
 
     Attributes
     ----------
@@ -47,14 +45,6 @@ class Standardizer(OneToOneFeatureMixin, TransformerMixin, FederatedEstimator):
         Sites that were left out of the whitening (`robust`).
     n_features_in_ : int
         Number of columns.
-    client_names_ : array of shape (m,)
-        Names of the sites.
-    n_rounds_ : int
-        Rounds of communication.
-    traffic_ : Traffic
-        What travelled.
-    refusals_ : tuple of Refusal
-        Which contributions are missing, and why.
 
     Examples
     --------

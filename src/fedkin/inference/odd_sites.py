@@ -19,7 +19,7 @@ def odd_by_likelihood(loglik: Floats, rows: Floats, sigma: float) -> Bools:
     The scale is set by the median site, because odd sites inflate `sigma` itself. Sites that were
     not heard (NaN) or have no rows are never odd.
     """
-    from scipy.stats import chi2
+    from scipy.special import chdtrc, gammaincinv
 
     heard = np.isfinite(loglik) & (np.nan_to_num(rows) > 0)
     odd = np.zeros(len(loglik), dtype=bool)
@@ -28,9 +28,12 @@ def odd_by_likelihood(loglik: Floats, rows: Floats, sigma: float) -> Bools:
     n = rows[heard]
     deviance = np.maximum(-2 * loglik[heard] - n * np.log(2 * np.pi * sigma**2), 0.0)
     sizes, which = np.unique(n, return_inverse=True)
-    typical = np.median(deviance / chi2.median(sizes)[which])
+    chi2_medians = 2 * gammaincinv(sizes / 2, 0.5)
+    typical = np.median(deviance / chi2_medians[which])
     if typical <= 0:
         return odd
-    unlikely = chi2.sf(deviance / typical, n) < FAMILY_LEVEL / heard.sum()
-    odd[heard] = unlikely & (deviance / n > LEAST_RATIO * typical)
+    # Few sites pass the cheap rule; only for them the law's tail is worth computing.
+    wide = np.flatnonzero(deviance / n > LEAST_RATIO * typical)
+    unlikely = chdtrc(n[wide], deviance[wide] / typical) < FAMILY_LEVEL / heard.sum()
+    odd[np.flatnonzero(heard)[wide[unlikely]]] = True
     return odd

@@ -10,6 +10,7 @@ and everything regression needs from a client, whatever its n, is a matrix produ
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 import numpy as np
@@ -28,8 +29,12 @@ MOST_ROWS = 1e12
 POSSIBLE_SLACK = 1e-6
 # Lengths below this square are in the range where floats lose digits.
 SMALLEST_SQUARE = 1e-200
+# Above so many coefficients elimination in NumPy, all clients at once, is slower than LAPACK.
+MOST_ELIMINATED = 32
 # Clients looked at together; their Gram matrices stay in cache.
 POSSIBLE_BLOCK = 2048
+# Numbers of rows put side by side at once, which stay in cache, too.
+STACKED_ELEMENTS = 1 << 17
 
 
 @cache
@@ -51,15 +56,18 @@ def n_coefficients(n_statistics: int) -> int:
 def packed_statistics(clients: Federation, fit_intercept: bool) -> Floats:
     """Statistics of every client, feature-major (q, m); empty clients are zero."""
     assert clients.y is not None
-    columns = [clients.X] + ([np.ones((len(clients.X), 1))] if fit_intercept else [])
-    rows = np.concatenate([*columns, clients.y[:, None]], axis=1)
-    size = rows.shape[1]
+    d, size = clients.n_features, clients.n_features + fit_intercept + 1
     upper = upper_triangle(size)
     packed = np.zeros((len(upper[0]) + 1, clients.n_clients))
     packed[-1] = clients.sizes
-    for bucket in clients.buckets():
-        block = bucket.stack(rows)
-        gram = block.transpose(0, 2, 1) @ block
+    for bucket in clients.buckets(elements=STACKED_ELEMENTS):
+        # Features are taken as they stand; a copy beside 1 and y would cost as much as the sums.
+        X, y = bucket.stack(clients.X), bucket.stack(clients.y)[:, None]
+        beside = np.concatenate([bucket.present[:, None], y], axis=1) if fit_intercept else y
+        gram = np.empty((len(X), size, size))
+        gram[:, :d, :d] = X.mT @ X
+        gram[:, :d, d:] = (beside @ X).mT
+        gram[:, d:, d:] = beside @ beside.mT
         packed[:-1, bucket.clients] = gram[:, upper[0], upper[1]].T
     return packed
 
@@ -97,23 +105,21 @@ def possible(statistics: Floats, fit_intercept: bool) -> Bools:
 def _possible(statistics: Floats, fit_intercept: bool) -> Bools:
     size = n_coefficients(len(statistics)) + 1
     upper, n = upper_triangle(size), statistics[-1]
-    gram = np.zeros((size, size, statistics.shape[1]))
-    gram[upper[0], upper[1]] = gram[upper[1], upper[0]] = statistics[:-1]
-    diagonal = np.einsum("iim->im", gram)
+    on_diagonal = np.flatnonzero(upper[0] == upper[1])
+    diagonal = statistics[on_diagonal]
     fine: Bools = (n >= 1) & (n <= MOST_ROWS) & (diagonal >= 0).all(axis=0)
     if fit_intercept:
         fine &= np.abs(diagonal[-2] - n) <= POSSIBLE_SLACK * n
+    # Columns of length one; from here on the upper triangle, row by row, holds all there is.
     length = np.sqrt(np.maximum(diagonal, SMALLEST_SQUARE))
-    scaled = gram / length[:, None] / length[None, :]
-    fine &= (np.abs(scaled) <= 1 + POSSIBLE_SLACK).all(axis=(0, 1))
-    scaled[..., ~fine] = 0.0
-    scaled += POSSIBLE_SLACK * np.eye(size)[..., None]
-    # Elimination, one column after another for all clients: no pivot may be negative.
-    for i in range(size):
-        fine &= scaled[i, i] > 0
-        pivot = np.where(scaled[i, i] > 0, scaled[i, i], np.inf)
-        rest = scaled[i + 1 :, i]
-        scaled[i + 1 :, i + 1 :] -= rest[:, None] * (rest / pivot)[None, :]
+    scaled = statistics[:-1] / length[upper[0]]
+    scaled /= length[upper[1]]
+    fine &= (scaled.max(axis=0) <= 1 + POSSIBLE_SLACK) & (scaled.min(axis=0) >= -1 - POSSIBLE_SLACK)
+    scaled[:, ~fine] = 0.0
+    scaled[on_diagonal] += POSSIBLE_SLACK
+    # Elimination, one row after another for all clients: no pivot may be negative.
+    for row in _eliminated(np.split(scaled, on_diagonal[1:]), size):
+        fine &= row[0] > 0
     return fine
 
 
@@ -137,7 +143,60 @@ def solve(statistics: Floats, ridge: float = 0.0) -> tuple[Floats, Floats]:
 
 
 def solve_many(statistics: Floats) -> tuple[Floats, Floats]:
-    """`solve` for many clients (m, q): by elimination, several times faster, where that is safe.
+    """`solve` for many clients (m, q): by elimination, several times faster, where that is safe."""
+    d = n_coefficients(statistics.shape[-1])
+    if d > MOST_ELIMINATED:
+        return _solve_by_inverse(statistics)
+    coef, sure = _solve_by_elimination(statistics)
+    rank = np.full(len(coef), float(d))
+    if not sure.all():
+        coef[~sure], rank[~sure] = _solve_by_inverse(statistics[~sure])
+    return coef, rank
+
+
+def _solve_by_elimination(statistics: Floats) -> tuple[Floats, Bools]:
+    """Least squares (m, d), step by step for all clients, and where they can be relied on, (m,).
+
+    That is where the determinant is far from zero: a matrix with unit diagonal has no eigenvalue
+    below its determinant / e.
+    """
+    d = n_coefficients(statistics.shape[-1])
+    upper = upper_triangle(d + 1)
+    scaled = statistics.T[:-1].copy(order="C")
+    on_diagonal = np.flatnonzero(upper[0] == upper[1])
+    diagonal = scaled[on_diagonal]
+    length = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+    length[-1] = 1.0
+    scaled /= length[upper[0]]
+    scaled /= length[upper[1]]
+    rows = _eliminated(np.split(scaled, on_diagonal[1:]), d)
+    determinant = np.ones(len(statistics))
+    coef = np.empty((d, len(statistics)))
+    for i in reversed(range(d)):
+        pivot = rows[i][0]
+        determinant *= pivot
+        coef[i] = rows[i][-1] / np.where(pivot > 0, pivot, np.inf)
+        for j in range(i):
+            rows[j][-1] -= rows[j][i - j] * coef[i]
+    coef /= length[:-1]
+    return np.ascontiguousarray(coef.T), determinant > math.e / SURELY_REGULAR
+
+
+def _eliminated(rows: list[Floats], n_steps: int) -> list[Floats]:
+    """Rows of upper triangles, row i of shape (size - i, m), after Gauss's steps, in place.
+
+    Without pivoting, which symmetric matrices without negative eigenvalues do not need; a row whose
+    pivot is not positive changes nothing.
+    """
+    for i, row in enumerate(rows[:n_steps]):
+        share = row / np.where(row[0] > 0, row[0], np.inf)
+        for j in range(i + 1, min(len(rows), n_steps)):
+            rows[j] -= row[j - i] * share[j - i :]
+    return rows
+
+
+def _solve_by_inverse(statistics: Floats) -> tuple[Floats, Floats]:
+    """`solve` for many clients, by inverse matrices where the trace shows that these are safe.
 
     The trace of an inverse is at least the reciprocal of the smallest eigenvalue.
     """

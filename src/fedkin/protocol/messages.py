@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -88,6 +89,11 @@ class Roster:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    @cached_property
+    def positions(self) -> Mapping[str, int]:
+        """Where each client stands, by its name; made when it is first asked for."""
+        return dict(zip(self.names, range(len(self.names))))
 
 
 def over_roster(

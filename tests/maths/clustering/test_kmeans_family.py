@@ -35,6 +35,32 @@ def test_clear_clusters_are_found(method, blobs, same_partition):
     np.testing.assert_allclose(found.centers, means, atol=0.05)
 
 
+@pytest.mark.parametrize(("n_points", "n_clusters"), [(60, 4), (9000, 4)])
+def test_kmeans_is_the_best_of_scikit_learns_runs(n_points, n_clusters, same_partition):
+    """Few points, where all starts run side by side, and many; no clear clusters."""
+    from sklearn.cluster import KMeans
+    from sklearn.utils import check_random_state
+
+    points = np.random.default_rng(0).normal(size=(n_points, 3)) + 5.0
+    chance = check_random_state(7)
+    runs = [
+        KMeans(n_clusters, n_init=1, random_state=chance, tol=0.0).fit(points) for _ in range(3)
+    ]
+    best = min(runs, key=lambda run: run.inertia_)
+    found = kmeans(points, n_clusters, 7, n_starts=3)
+    assert same_partition(found.labels, best.labels_)
+    means = np.array([points[found.labels == k].mean(axis=0) for k in range(n_clusters)])
+    np.testing.assert_allclose(found.centers, means, atol=1e-9)
+    assert found.cost == pytest.approx(0.5 * best.inertia_)
+
+
+def test_a_cluster_that_loses_its_points_is_filled_again():
+    points = np.array([[0.0], [0.1], [10.0], [10.1], [20.0], [20.1]])
+    found = lloyd(points, [[0.05], [1e3], [15.0]])
+    assert sorted(np.bincount(found.labels)) == [2, 2, 2]
+    assert found.cost == pytest.approx(3 * 0.05**2)
+
+
 @every_method
 def test_order_of_points_is_irrelevant(method, blobs, same_partition):
     points, _ = blobs(1)

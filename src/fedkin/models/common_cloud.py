@@ -1,0 +1,78 @@
+"""What all rows leave open of the parameters of a common curve.
+
+With few sites the best parameters are one guess among many. As for a site's own parameters
+(`gp_uncertainty.py`) they are replaced by a small cloud around the mode, spread by the curvature of
+the penalised bound and weighted by it. For a server this is two more rounds, points side by side:
+gradients at `neighbours` of the mode give the curvature, sums without slopes at the cloud's points
+give their weights and the common curve under each.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkin.models.gp_uncertainty import CLOUD, DIFFERENCE_STEP, LEAST_WEIGHT, WIDER, spaced_normals
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.intp]
+
+# No logarithm is left more open than two either way, a factor of seven.
+LEAST_CURVATURE = 0.25
+
+
+class Cloud(NamedTuple):
+    """Parameters (S, p) around a mode, and the standard normal draws (S, f) they came from."""
+
+    points: Floats
+    draws: Floats
+
+
+def open_parameters(mode: Floats, lower: Floats, upper: Floats) -> Indices:
+    """Which parameters are neither absent nor at a bound; the others stay where they are."""
+    inside = (mode > lower + DIFFERENCE_STEP) & (mode < upper - DIFFERENCE_STEP)
+    return np.flatnonzero(np.isfinite(mode) & inside)
+
+
+def neighbours(mode: Floats, free: Indices) -> Floats:
+    """Where gradients are needed: a step up and a step down each free parameter, (2 f, p)."""
+    steps = DIFFERENCE_STEP * np.eye(len(mode))[free]
+    return np.concatenate([mode + steps, mode - steps])
+
+
+def curvature(gradients: Floats, free: Indices) -> Floats:
+    """Second derivatives (f, f) from the gradients at the neighbours."""
+    up, down = np.split(gradients[:, free], 2)
+    slopes = (up - down) / (2 * DIFFERENCE_STEP)
+    symmetric: Floats = 0.5 * (slopes + slopes.T)
+    return symmetric
+
+
+def cloud_around(mode: Floats, free: Indices, bend: Floats, lower: Floats, upper: Floats) -> Cloud:
+    """Points around the mode of a penalised bound that bends so, in pairs of opposites."""
+    values, vectors = np.linalg.eigh(bend)
+    deviations = WIDER / np.sqrt(np.maximum(values, LEAST_CURVATURE))
+    half = spaced_normals(CLOUD // 2, len(free))
+    draws = np.concatenate([half, -half])
+    points = np.tile(mode, (CLOUD, 1))
+    moved = mode[free] + (draws * deviations) @ vectors.T
+    points[:, free] = np.clip(moved, lower[free], upper[free])
+    return Cloud(points, draws)
+
+
+def cloud_weights(cloud: Cloud, penalised: Floats) -> Floats:
+    """Weights (S,) from the negative penalised bounds at the points; tiny ones are zero."""
+    logs = 0.5 * (cloud.draws**2).sum(axis=1) - penalised
+    weights = np.exp(logs - logs.max())
+    weights /= weights.sum()
+    weights[weights < LEAST_WEIGHT] = 0.0
+    normalised: Floats = weights / weights.sum()
+    return normalised
+
+
+def mixed(means: Floats, variances: Floats, weights: Floats) -> tuple[Floats, Floats]:
+    """Mean and variance (n,) of a mixture of predictions (S, n)."""
+    mean = weights @ means
+    return mean, weights @ (variances + (means - mean) ** 2)

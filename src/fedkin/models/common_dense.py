@@ -1,0 +1,80 @@
+"""The common curve and all departures by the covariance of all rows of all sites.
+
+Exact and cubic in the total number of rows: for small totals in one process, and the oracle for
+`common_curve.py`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkin.models.common_form import CommonForm, curve, mean_columns, parameters
+from fedkin.models.gaussian_process import LOG_2PI
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.intp]
+
+
+class Rows(NamedTuple):
+    """Rows of all sites: X (N, d), target (N,), and whose each is (N,)."""
+
+    X: Floats
+    y: Floats
+    owner: Indices
+
+
+def dense_value(form: CommonForm, full: Floats, rows: Rows) -> tuple[float, Floats]:
+    """Negative log likelihood of all rows and its gradient by `full`."""
+    K, slopes = _with_noise(form, full, rows)
+    root = np.linalg.cholesky(K)
+    inverse = np.linalg.inv(K)
+    weights = inverse @ rows.y
+    log_det = 2.0 * np.log(np.diagonal(root)).sum()
+    value = 0.5 * (rows.y @ weights + log_det + len(rows.y) * LOG_2PI)
+    change = inverse - np.outer(weights, weights)
+    return value, 0.5 * np.einsum("ij,pij->p", change, slopes)
+
+
+def dense_posterior(
+    form: CommonForm, full: Floats, rows: Rows, X: Floats, owner: Indices
+) -> tuple[Floats, Floats]:
+    """Mean and covariance of curves at rows X of sites `owner`, no noise.
+
+    The owner -1 asks for the common curve; a site that has no rows is a new one.
+    """
+    K, _ = _with_noise(form, full, rows)
+    cross = _covariance(form, full, X, rows.X, owner, rows.owner)[0]
+    own = _covariance(form, full, X, X, owner, owner)[0]
+    solved = np.linalg.solve(K, np.column_stack([rows.y, cross.T]))
+    return cross @ solved[:, 0], own - cross @ solved[:, 1:]
+
+
+def _with_noise(form: CommonForm, full: Floats, rows: Rows) -> tuple[Floats, Floats]:
+    """Covariance of the targets and its slopes (p, N, N)."""
+    K, slopes = _covariance(form, full, rows.X, rows.X, rows.owner, rows.owner)
+    noise = np.exp(full[-1]) * np.eye(len(rows.y))
+    return K + noise, np.concatenate([slopes, noise[None]])
+
+
+def _covariance(
+    form: CommonForm, full: Floats, A: Floats, B: Floats, of_a: Indices, of_b: Indices
+) -> tuple[Floats, Floats]:
+    """Covariance of curves between rows A and rows B, and its slopes but that by noise."""
+    part = parameters(form, full)
+    same = ((of_a[:, None] == of_b) & (of_a[:, None] >= 0)).astype(np.float64)
+    shared, by_shared = curve(form.common, part.common_lengths, A, B)
+    own, by_own = curve(form.own, part.own_lengths, A, B)
+    pieces = [
+        part.common * shared[None],
+        part.common * by_shared,
+        part.level * same[None],
+        part.slope * (same * (A @ B.T))[None],
+        part.own * (same * own)[None],
+        part.own * same * by_own,
+    ]
+    mean = mean_columns(form, A) @ mean_columns(form, B).T
+    total = mean + sum(pieces[k][0] for k in (0, 2, 3, 4))
+    return total, np.concatenate(pieces)

@@ -1,0 +1,73 @@
+"""A curve carried by its values at a few fixed points, with slopes by its length scales.
+
+With Kuu the correlation of the points (and a small ridge) and Kuu = L L', the features of a row are
+inv(L) k(points, row): standard normal weights of them give the curve's projection on the points.
+Any rotation of the features gives the same projection, so the slope of L may be taken as
+L S / 2 with S = inv(L) dKuu inv(L'), though L would then not stay triangular.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
+
+from fedkin.models.common_form import CommonForm, curve, mean_columns, parameters
+
+Floats = NDArray[np.float64]
+
+# Added to the correlation of the points: their smooth combinations differ by less than rounding.
+RIDGE = 1e-10
+
+
+class Points(NamedTuple):
+    """Points (M, d) at given lengths: factor L (M, M) and S / 2 by each log length (d, M, M)."""
+
+    places: Floats
+    root: Floats
+    turns: Floats
+
+
+def points_at(form: CommonForm, full: Floats, places: Floats) -> Points:
+    """The points with what depends on the parameters; made once per evaluation."""
+    lengths = parameters(form, full).common_lengths
+    inside, slopes = curve(form.common, lengths, places, places)
+    root = np.asarray(np.linalg.cholesky(inside + RIDGE * np.eye(len(places))), dtype=np.float64)
+    half = [_solve(root, _solve(root, slope).T) for slope in slopes]
+    return Points(places, root, 0.5 * np.array(half))
+
+
+def features(form: CommonForm, full: Floats, points: Points, X: Floats) -> tuple[Floats, Floats]:
+    """Features (..., n, M + q) of rows X (..., n, d) and slopes by common lengths (d, ..., n, M).
+
+    The last q are the common mean's, which have no slopes.
+    """
+    lengths = parameters(form, full).common_lengths
+    value, slopes = curve(form.common, lengths, X, points.places)
+    carried = _whitened(points.root, value)
+    turned = np.array([carried @ turn for turn in points.turns])
+    by_length = np.array([_whitened(points.root, slope) for slope in slopes]) - turned
+    return np.concatenate([carried, mean_columns(form, X)], axis=-1), by_length
+
+
+def grid(low: Floats, high: Floats, n_points: int) -> Floats:
+    """Points that fill the box: evenly in one dimension, a Halton sequence in several."""
+    low, high = np.atleast_1d(low), np.atleast_1d(high)
+    if len(low) == 1:
+        return np.linspace(low, high, n_points)
+    from scipy.stats import qmc
+
+    unit = qmc.Halton(len(low), scramble=False).random(n_points + 1)[1:]
+    return np.asarray(low + (high - low) * unit, dtype=np.float64)
+
+
+def _whitened(root: Floats, block: Floats) -> Floats:
+    """block inv(L') for a block (..., n, M)."""
+    flat = block.reshape(-1, len(root))
+    return np.asarray(_solve(root, flat.T).T).reshape(block.shape)
+
+
+def _solve(root: Floats, right: Floats) -> Floats:
+    return np.asarray(solve_triangular(root, right, lower=True, check_finite=False))
