@@ -753,15 +753,15 @@ MUTANTS = (
     Mutant(
         "odd by size alone",
         "inference/odd_sites.py",
-        "unlikely & (deviance / n > LEAST_RATIO * typical)",
-        "deviance / n > LEAST_RATIO * typical",
+        "odd[np.flatnonzero(heard)[wide[unlikely]]] = True",
+        "odd[np.flatnonzero(heard)[wide]] = True",
         ("tests/maths/test_odd_sites.py::test_among_many_clean_sites_none_is_odd",),
     ),
     Mutant(
         "odd by chance alone",
         "inference/odd_sites.py",
-        "unlikely & (deviance / n > LEAST_RATIO * typical)",
-        "unlikely",
+        "wide = np.flatnonzero(deviance / n > LEAST_RATIO * typical)",
+        "wide = np.arange(len(n))",
         ("tests/maths/test_odd_sites.py::test_with_many_rows_a_small_misfit_is_no_oddness",),
     ),
 )
