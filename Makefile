@@ -39,7 +39,7 @@ test-portable: .venv/installed-dev
 	$(BIN)/python -m tests.portable $(KERNELS) $(TESTS)
 
 # Breaks one line of the mathematics at a time and sees whether a test notices (tests/mutants.py);
-# ten minutes, not part of CI; of some: make mutants MUTANTS="'theory factor 3'".
+# five minutes, not part of CI; some of them by words of their names: make mutants MUTANTS="jitter BIC"
 mutants: .venv/installed-dev
 	$(BIN)/python -m tests.mutants $(MUTANTS)
 

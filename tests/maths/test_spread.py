@@ -35,3 +35,14 @@ def test_the_refined_variance_is_the_likeliest_where_sites_know_very_unequal_amo
 
     likeliest = np.exp(minimize_scalar(misfit, bounds=(-3, 3), method="bounded").x)
     assert found == pytest.approx(likeliest, rel=0.04)
+
+
+@pytest.mark.parametrize("seed", [0, 2, 4])
+def test_sites_that_hardly_know_anything_have_no_say_in_the_variance(seed):
+    """Forty sites with a thousand times the variance beside sixty that know theirs well."""
+    rng = np.random.default_rng(seed)
+    noise = np.repeat([0.01, 1000.0], [60, 40])
+    points = np.sqrt(BETWEEN + noise)[:, None, None] * rng.normal(size=(100, 1, 3))
+    known = shrink_adaptively(points[:60], noise[:60]).between_variance
+    everybody = shrink_adaptively(points, noise).between_variance
+    np.testing.assert_allclose(everybody, known, rtol=0.01)

@@ -51,7 +51,7 @@ def test_independent_targets_have_the_density_of_their_moments():
 
 
 @pytest.mark.parametrize("one", [ONE, FAR], ids=["level known", "level unknown"])
-def test_samples_have_the_covariance_of_conditioned_rows(one):
+def test_predictions_and_samples_are_those_of_conditioned_rows(one):
     """By the textbook: C_zz - C_zx inv(C_xx) C_xz, in units of 3, plus the level's variance."""
     scale, length, noise = 1.2, 0.3, 0.2
     points = np.concatenate([AT, X])[:, 0]
@@ -59,9 +59,12 @@ def test_samples_have_the_covariance_of_conditioned_rows(one):
     whole += noise * np.eye(len(points))
     to_rows = whole[:3, 3:] @ np.linalg.inv(whole[3:, 3:])
     expected = 9.0 * (whole[:3, :3] - to_rows @ whole[3:, :3]) + one.between
+    mean, std = one.predict(AT)
+    np.testing.assert_allclose(std**2, np.diagonal(expected), rtol=1e-9)
+    np.testing.assert_allclose(mean, 1.0 + to_rows @ (Y - 1.0), rtol=1e-9)
     drawn = one.sample(AT, 20_000, np.random.default_rng(0))
     np.testing.assert_allclose(np.cov(drawn), expected, atol=0.04 * expected.max())
-    np.testing.assert_allclose(drawn.mean(axis=1), 1.0 + to_rows @ (Y - 1.0), atol=0.15)
+    np.testing.assert_allclose(drawn.mean(axis=1), mean, atol=0.15)
 
 
 def test_gradient_by_the_scale_where_jitter_stands_for_noise():
