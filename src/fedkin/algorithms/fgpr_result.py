@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
+from fedkin.algorithms.fgpr_common import CommonFit
 from fedkin.algorithms.fgpr_settings import FgprSettings
 from fedkin.arrays import Array, Bools, Floats, Indices
+from fedkin.models.common_form import parameters
+from fedkin.models.common_site import Shared, Units
 from fedkin.models.kernels import Form, default_spec, form_of
 from fedkin.protocol import Memory, Result
 from fedkin.protocol.runs import About
@@ -34,6 +37,14 @@ class FgprResult(Result):
     and `target` its location, scale, variance of locations between sites, and variance of the
     standardised target. `site_theta`, `responsibilities` and `jitter` stay at the sites and are
     there when these are in this process.
+
+    With a common curve: `common_theta` (S, p) with `common_weights` (S,) are its parameters in the
+    frame of all sites (`common_frame` (2, d), `common_units` (2,)), `common_mean` (S, F) and
+    `common_covariance` (S, F, F) the weights of its features at `common_places` (M, d);
+    `common_bound` is the bound of the log likelihood at its mode and `common_missed` what the
+    points lose of it per row. `left_out` (m, 2) is the log density of each site's rows, each left
+    out, without and with it; `site_common` (m + 1,) says who uses it, last those not seen, and
+    `common_heard` (m,) whose rows are behind it.
     """
 
     theta: Floats
@@ -51,6 +62,64 @@ class FgprResult(Result):
     site_theta: Floats | None = None
     responsibilities: Floats | None = None
     jitter: Floats | None = None
+    common_theta: Floats | None = None
+    common_weights: Floats | None = None
+    common_frame: Floats | None = None
+    common_units: Floats | None = None
+    common_places: Floats | None = None
+    common_smoothness: Floats | None = None
+    common_mean: Floats | None = None
+    common_covariance: Floats | None = None
+    common_bound: Array | None = None
+    common_missed: Array | None = None
+    common_tried: Floats | None = None
+    left_out: Floats | None = None
+    site_common: Bools | None = None
+    common_heard: Bools | None = None
+
+    def with_common(self, fit: CommonFit, left_out: Floats, use: Bools) -> Self:
+        """With a common curve and who uses it."""
+        shared = fit.shared
+        return replace(
+            self,
+            converged=np.array(bool(self.converged) and fit.converged),
+            common_theta=shared.theta,
+            common_weights=shared.weights,
+            common_frame=shared.units.frame,
+            common_units=shared.units.target,
+            common_places=shared.places,
+            common_smoothness=shared.smoothness,
+            common_mean=shared.mean,
+            common_covariance=shared.covariance,
+            common_bound=np.array(fit.bound),
+            common_missed=np.array(fit.missed),
+            common_tried=fit.tried,
+            left_out=left_out,
+            site_common=use,
+            common_heard=fit.heard,
+        )
+
+    @property
+    def shared(self) -> Shared | None:
+        """The common curve, if one was looked for."""
+        if self.common_theta is None:
+            return None
+        return Shared(
+            Units(self.common_frame, self.common_units),
+            self.common_places,
+            self.common_smoothness,
+            self.common_theta,
+            self.common_weights,
+            self.common_mean,
+            self.common_covariance,
+        )
+
+    @property
+    def uses_common(self) -> Bools:
+        """Whether each site, and last those not seen, predicts with the common curve, (m + 1,)."""
+        if self.site_common is None:
+            return np.zeros(len(self.site_own) + 1, dtype=bool)
+        return self.site_common.astype(bool)
 
     def with_memories(self, memories: Memory) -> Self:
         """With what sites keep to themselves, where it can be seen; unheard ones as all others."""
@@ -71,6 +140,25 @@ class FgprResult(Result):
         return replace(self, site_loglik=nobody, site_own=own, site_rows=nobody)
 
     # ------------------------------------------------------------ what follows
+
+    def common_parameters(self) -> dict[str, Any] | None:
+        """Most probable variances and lengths of common curve and departures, in data's units."""
+        shared = self.shared
+        if shared is None:
+            return None
+        mode = shared.theta[int(first_best(shared.weights, floor=RELATIVE))]
+        part, scale = parameters(shared.form, mode), float(shared.units.target[1]) ** 2
+        spread = shared.units.frame[1]
+        return {
+            "common variance": scale * part.common,
+            "common lengths": spread * part.common_lengths,
+            "level variance": scale * part.level,
+            "slope variance": scale * part.slope,
+            "own variance": scale * part.own,
+            "own lengths": spread * part.own_lengths,
+            "noise variance": scale * part.noise,
+            "own smoothness": float(shared.form.own),
+        }
 
     def form(self, settings: FgprSettings) -> Form:
         """The kernel's form: that of the settings, or the default for these sites."""

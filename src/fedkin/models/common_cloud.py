@@ -14,13 +14,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkin.models.gp_uncertainty import CLOUD, DIFFERENCE_STEP, LEAST_WEIGHT, WIDER, spaced_normals
+from fedkin.models.gp_uncertainty import (
+    CLOUD,
+    DIFFERENCE_STEP,
+    LEAST_CURVATURE,
+    LEAST_WEIGHT,
+    WIDER,
+    spaced_normals,
+)
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
-
-# No logarithm is left more open than two either way, a factor of seven.
-LEAST_CURVATURE = 0.25
 
 
 class Cloud(NamedTuple):

@@ -242,6 +242,22 @@ def basis_at(
     return np.concatenate([ones, ones * (X - centre) / spread], axis=1)
 
 
+def thinned(clients: Federation, max_points: int) -> Federation:
+    """The clients with at most `max_points` rows each, drawn by name; rows stay in order."""
+    if not (clients.sizes > max_points).any():
+        return clients
+    within = np.arange(len(clients.X)) - clients.offsets[:-1][clients.owner]
+    draw = row_uniforms(name_keys(clients.names, 0)[clients.owner], within.astype(np.uint64))
+    order = np.lexsort((within, draw, clients.owner))
+    rank = np.empty(len(order), dtype=np.intp)
+    rank[order] = within
+    kept = np.flatnonzero(rank < max_points)
+    assert clients.y is not None
+    sizes = np.minimum(clients.sizes, max_points)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    return Federation(clients.X[kept], offsets, clients.names, clients.y[kept])
+
+
 def _pieces(
     clients: Federation, y: Floats, basis: Floats, max_points: int
 ) -> tuple[Federation, Indices]:
