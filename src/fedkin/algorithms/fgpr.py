@@ -135,8 +135,8 @@ def program(roster: Roster, settings: FgprSettings) -> Program:
     fit: CommonFit = yield from find_common(extent, len(roster), settings)
     replies = yield compare(fit.shared, mixture.theta, np.array(population.target))
     left_out = over_roster(replies["left_out"], replies.clients, len(roster))
-    rows = over_roster(replies["rows"], replies.clients, len(roster), missing=0.0)
-    use = chosen(left_out, rows, mixture.theta.shape[1], settings)
+    way = over_roster(replies["way"], replies.clients, len(roster), missing=0.0)
+    use = chosen(left_out, way, settings)
     return result.with_common(fit, left_out, use)
 
 
@@ -266,7 +266,7 @@ def _result(mixture: Mixture, population: Population, settled: Replies, m: int) 
         curve=mixture.curve,
         spread=population.spread,
         target=np.array(population.target),
-        loglik=settled["loglik"].sum(),
+        loglik=settled["loglik"].sum() if settled["rows"].any() else np.nan,
         site_loglik=over_roster(settled["loglik"], settled.clients, m),
         site_own=over_roster(settled["own"], settled.clients, m, missing=0.0),
         site_rows=over_roster(settled["rows"], settled.clients, m, missing=population.rows),
@@ -282,7 +282,7 @@ _SUMS: dict[str, Field] = {
 }
 _AT: dict[str, Field] = {
     "theta": common.PARAMETERS,
-    "smoothness": common.SMOOTHNESS,
+    "kinds": common.KINDS,
     "places": common.PLACES,
     "frame": common.FRAME,
     "units": common.UNITS,
@@ -319,12 +319,12 @@ FGPR = Algorithm(
         "totals": Step(common_sites.totals, _SUMS, _AT),
         "compare": Step(
             common_sites.compare,
-            {"left_out": common.LEFT_OUT, "rows": ROWS},
+            {"left_out": common.LEFT_OUT, "way": common.WAY, "rows": ROWS},
             {
                 "places": common.PLACES,
                 "frame": common.FRAME,
                 "units": common.UNITS,
-                "smoothness": common.ONE_SMOOTHNESS,
+                "kinds": common.CLOUD_KINDS,
                 "theta": common.CLOUD,
                 "weights": common.CLOUD_WEIGHTS,
                 "mean": common.MEAN,

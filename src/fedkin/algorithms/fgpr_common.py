@@ -4,12 +4,13 @@ The model is that of `models/common_form.py`. The common curve is carried by its
 points on a grid, so that sites tell of it by sums over their rows (`models/common_curve.py`):
 
 1. Searches for the parameters, one for each smoothness that departures may have, side by side: an
-   evaluation of all of them is one round, value and slopes at every site.
-2. The best of them by the bound with weak priors on the parameters; if the points carry too little
-   of the curve, there are more of them and the search goes on.
-3. What all rows leave open of the parameters: two rounds, many parameters in each.
-4. Every site compares: how well is each of its rows predicted from all others, with the common
-   curve and without? It tells two sums.
+   evaluation of all of them is one round, value and slopes at every site. Then one more without
+   slopes of the common mean: which of the two is right at the ends of a curve, rows can hardly say.
+2. Those not far behind by the bound with weak priors on the parameters; if the points carry too
+   little of the curve, there are more of them and the searches go on.
+3. What all rows leave open of kind and parameters: two rounds, many parameters in each.
+4. Every site compares: how well are its rows predicted, each from all others and all of them from
+   the other sites, with the common curve and without? It tells four sums.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ from fedkin.algorithms.fgpr_settings import FgprSettings
 from fedkin.algorithms.minimise import Minimum, Seen, minimise_by_replay
 from fedkin.arrays import Bools, Floats
 from fedkin.models.common_cloud import (
+    Cloud,
     cloud_around,
-    cloud_weights,
     curvature,
     neighbours,
     open_parameters,
+    weights_of_clouds,
 )
 from fedkin.models.common_curve import negative_bound, negative_bound_value, share_missed, weights
-from fedkin.models.common_form import CommonForm, start_of
+from fedkin.models.common_form import start_of
 from fedkin.models.common_site import RBF_TRAVELS, Shared, Units, form_of
 from fedkin.models.common_sums import Sums, wholes
 from fedkin.models.gp_priors import penalty, weak_priors
@@ -53,6 +55,12 @@ MORE_POINTS = (50, 100, 120)
 # Bound lost per row by what the points do not carry, from which on there are more of them.
 MOST_MISSED = 1e-3
 
+# Kinds whose penalised bound is lower than the best by more than this do not count.
+FAR_BEHIND = 5.0
+# Parameters in all clouds together, and the least around one mode.
+CLOUD_SIZE = 32
+LEAST_CLOUD = 12
+
 # ------------------------------------------------------------------ what leaves a client
 
 GRAM = Field(
@@ -62,16 +70,22 @@ GRAM = Field(
 )
 LOG_DET = Field(("k", "slopes"), "log determinant of the site's departures, and its slopes")
 MISSED = Field(("k", "slopes"), "what the points do not carry at the site's rows, and its slopes")
-LEFT_OUT = Field((2,), "log density of the site's rows, each left out: without, with common curve")
+LEFT_OUT = Field(
+    (2, 2),
+    "log density of the site's rows, each left out and all of them left out: without and with the "
+    "common curve",
+)
+
+WAY = Field((), "1 if the site clearly does better alone, -1 with the common curve", bound=1.0)
 
 PARAMETERS = Field(("k", "p"), "log variances and lengths of common curve and departures")
-SMOOTHNESS = Field(("k", 2), "smoothness of common curve and departures, 0 is the RBF")
+KINDS = Field(("k", 3), "smoothness of common curve and departures, 0 is the RBF; common slopes?")
 PLACES = Field(("points", "d"), "points on a grid that carry the common curve")
 FRAME = Field((2, "d"), "centre and spread of the features of all sites")
 UNITS = Field((2,), "location and scale of the target of all sites")
 CLOUD = Field(("s", "p"), "log variances and lengths, a cloud of them")
 CLOUD_WEIGHTS = Field(("s",), "weights of the cloud")
-ONE_SMOOTHNESS = Field((2,), "smoothness of common curve and departures, 0 is the RBF")
+CLOUD_KINDS = Field(("s", 3), "smoothness of curve and departures, 0 is the RBF; common slopes?")
 MEAN = Field(("s", "f"), "the common curve: expected weights of its features")
 COVARIANCE = Field(("s", "f", "f"), "their covariance")
 PRIOR = Field((1, "q"), "shared log hyper-parameters without a common curve")
@@ -95,7 +109,7 @@ class CommonFit(NamedTuple):
     missed: float
     converged: bool
     tried: Floats
-    """Smoothness of departures and penalised bound of each that was tried."""
+    """Kind and negative penalised bound per row of each that was tried, (tried, 4)."""
 
 
 def extent_of(replies: Replies) -> Extent | None:
@@ -123,40 +137,55 @@ def _pooled(share: Floats, mean: Floats, spread: Floats) -> Floats:
 
 def find_common(extent: Extent, n_clients: int, settings: FgprSettings) -> Server:
     """The common curve of all sites with what is left open of it."""
-    d = len(extent.low)
-    place = min(d, len(POINTS)) - 1
+    place = min(len(extent.low), len(POINTS)) - 1
     n_points = settings.n_points or POINTS[place]
-    problems = [
-        _Problem(np.array([RBF_TRAVELS, own]), extent, n_points) for own in _smoothness(settings, d)
-    ]
+    problems = [_Problem(kind, extent, n_points) for kind in _kinds(settings, len(extent.low))]
     starts = [start_of(problem.form, 1.0) for problem in problems]
     ends = yield from _side_by_side(problems, starts, settings)
-    best = int(first_least([end.value for end in ends], floor=RELATIVE))
-    problem, end = problems[best], ends[best]
-    if not settings.n_points and problem.missed > MOST_MISSED:
-        problem = _Problem(problem.smoothness, extent, MORE_POINTS[place])
-        (end,) = yield from _side_by_side([problem], [end.point], settings)
-    tried = np.array([(p.smoothness[1], e.value) for p, e in zip(problems, ends)])
-    shared, heard, bound, missed = yield from _left_open(problem, end.point, n_clients)
-    return CommonFit(shared, heard, bound, missed, end.converged, tried)
+    best = _best(ends)
+    level = _Problem(problems[best].kind * [1.0, 1.0, 0.0], extent, n_points)
+    problems, ends = [*problems, level], [*ends]
+    ends += yield from _side_by_side([level], [ends[best].point], settings)
+    kept = _not_far_behind(problems, ends)
+    tried = np.array([(*p.kind, e.value) for p, e in zip(problems, ends)])
+    problems, ends = [problems[k] for k in kept], [ends[k] for k in kept]
+    if not settings.n_points and problems[_best(ends)].missed > MOST_MISSED:
+        problems = [_Problem(problem.kind, extent, MORE_POINTS[place]) for problem in problems]
+        ends = yield from _side_by_side(problems, [end.point for end in ends], settings)
+    best = _best(ends)
+    fit: CommonFit = yield from _left_open(problems, [end.point for end in ends], n_clients)
+    missed, converged = problems[best].missed, all(end.converged for end in ends)
+    bound = -ends[best].value * problems[best].n_rows
+    return fit._replace(bound=bound, missed=missed, converged=converged, tried=tried)
 
 
-def _smoothness(settings: FgprSettings, n_features: int) -> tuple[float, ...]:
-    """Of departures: that of the kernel given, or those to choose among."""
-    if settings.kernel is None:
-        return OWN_SMOOTHNESS
-    fast = kernel_form(settings.kernel, n_features).fast
-    assert fast is not None
-    return (RBF_TRAVELS if np.isinf(fast.smoothness) else fast.smoothness,)
+def _best(ends: list[Minimum]) -> int:
+    return int(first_least([end.value for end in ends], floor=RELATIVE))
+
+
+def _not_far_behind(problems: list[_Problem], ends: list[Minimum]) -> list[int]:
+    """Those whose penalised bound is not far below the best."""
+    values = np.array([end.value for end in ends]) * problems[0].n_rows
+    return [int(k) for k in np.flatnonzero(values <= values.min() + FAR_BEHIND)]
+
+
+def _kinds(settings: FgprSettings, n_features: int) -> Floats:
+    """Smoothness of departures that is tried: that of the kernel given, or several."""
+    own = OWN_SMOOTHNESS
+    if settings.kernel is not None:
+        fast = kernel_form(settings.kernel, n_features).fast
+        assert fast is not None
+        own = (RBF_TRAVELS if np.isinf(fast.smoothness) else fast.smoothness,)
+    return np.array([(RBF_TRAVELS, nu, 1.0) for nu in own])
 
 
 class _Problem:
-    """Penalised bound per row of one smoothness, at points on a grid."""
+    """Penalised bound per row of one kind, at points on a grid."""
 
-    def __init__(self, smoothness: Floats, extent: Extent, n_points: int) -> None:
+    def __init__(self, kind: Floats, extent: Extent, n_points: int) -> None:
         d = len(extent.low)
-        self.smoothness, self.extent = smoothness, extent
-        self.form = form_of(smoothness, d)
+        self.kind, self.extent = kind, extent
+        self.form = form_of(kind, d)
         self.places = grid(extent.low, extent.high, n_points)
         self.priors = weak_priors(self.form.names, 1.0, np.ones(d))
         is_length = np.array(["length" in name for name in self.form.names])
@@ -179,19 +208,16 @@ class _Problem:
         more, slope = penalty(self.priors, theta)
         return value + float(more), gradient + slope
 
-    def ask(self, theta: Floats, step: str, note: str) -> Ask:
-        """For sums at several parameters (k, p)."""
-        return ask(step, theta, np.tile(self.smoothness, (len(theta), 1)), self, note)
 
-
-def ask(step: str, theta: Floats, smoothness: Floats, problem: _Problem, note: str) -> Ask:
-    """For sums at several parameters (k, p) with their smoothness (k, 2)."""
+def ask(step: str, wanted: list[tuple[_Problem, Floats]], note: str) -> Ask:
+    """For sums at several parameters of several kinds, on the same points."""
+    first = wanted[0][0]
     common = {
-        "theta": theta,
-        "smoothness": smoothness,
-        "places": problem.places,
-        "frame": problem.extent.units.frame,
-        "units": problem.extent.units.target,
+        "theta": np.array([theta for _, theta in wanted]),
+        "kinds": np.array([problem.kind for problem, _ in wanted]),
+        "places": first.places,
+        "frame": first.extent.units.frame,
+        "units": first.extent.units.target,
     }
     return Ask(step, common, note=note)
 
@@ -208,9 +234,8 @@ def _side_by_side(
     wanted = {k: next(search) for k, search in enumerate(searches)}
     while wanted:
         active = list(wanted)
-        theta = np.array([wanted[k] for k in active])
-        smoothness = np.array([problems[k].smoothness for k in active])
-        replies = yield ask("slopes", theta, smoothness, problems[0], "common curve")
+        pairs = [(problems[k], wanted[k]) for k in active]
+        replies = yield ask("slopes", pairs, "common curve")
         told = list(_sums_of(replies, problems[0]))
         for k, sums in zip(active, told):
             try:
@@ -232,39 +257,53 @@ def _sums_of(replies: Replies, problem: _Problem) -> Iterator[Sums]:
 # ------------------------------------------------------------------ what is left open
 
 
-def _left_open(problem: _Problem, mode: Floats, n_clients: int) -> Server:
-    """The common curve under a cloud of parameters, who is behind it, bound and share missed."""
-    form, limits = problem.form, (problem.lower, problem.upper)
-    free = open_parameters(mode, *limits)
-    points, draws = mode[None], None
-    if len(free):
-        around = neighbours(mode, free)
-        replies = yield problem.ask(around, "slopes", "curvature")
-        told = _sums_of(replies, problem)
-        gradients = np.array([problem.at(*pair)[1] for pair in zip(around, told)])
-        cloud = cloud_around(mode, free, curvature(gradients, free), *limits)
-        points, draws = np.concatenate([mode[None], cloud.points]), cloud
-    replies = yield problem.ask(points, "totals", "what is left open")
-    told = list(_sums_of(replies, problem))
-    values = np.array([negative_bound_value(form, *pair) for pair in zip(points, told)])
-    values += penalty(problem.priors, points)[0]
-    share = np.ones(1)
-    if draws is not None:
-        share = np.append(0.0, cloud_weights(draws, values[1:]))
+def _left_open(problems: list[_Problem], modes: list[Floats], n_clients: int) -> Server:
+    """The common curve under clouds of parameters around the modes, and who is behind it."""
+    clouds = yield from _clouds(problems, modes)
+    wanted = [(p, theta) for p, cloud in zip(problems, clouds) for theta in cloud.points]
+    replies = yield ask("totals", wanted, "what is left open")
+    told = list(_sums_of(replies, problems[0]))
+    penalised = [
+        negative_bound_value(p.form, theta, sums) + float(penalty(p.priors, theta)[0])
+        for (p, theta), sums in zip(wanted, told)
+    ]
+    share = weights_of_clouds(clouds, np.array(penalised))
     kept = np.flatnonzero(share)
-    known = [weights(form, points[k], told[k]) for k in kept]
+    known = [weights(wanted[k][0].form, wanted[k][1], told[k]) for k in kept]
     shared = Shared(
-        problem.extent.units,
-        problem.places,
-        problem.smoothness,
-        points[kept],
+        problems[0].extent.units,
+        problems[0].places,
+        np.array([wanted[k][0].kind for k in kept]),
+        np.array([wanted[k][1] for k in kept]),
         share[kept],
         np.array([one.mean for one in known]),
         np.array([one.covariance for one in known]),
     )
     heard = over_roster(np.ones(len(replies.clients), bool), replies.clients, n_clients, False)
-    missed = share_missed(form, mode, told[0])
-    return shared, heard, -float(negative_bound_value(form, mode, told[0])), missed
+    return CommonFit(shared, heard, np.nan, np.nan, True, np.zeros((0, 4)))
+
+
+def _clouds(problems: list[_Problem], modes: list[Floats]) -> Server:
+    """Parameters around the mode of every kind, in one round."""
+    free = [open_parameters(mode, p.lower, p.upper) for p, mode in zip(problems, modes)]
+    around = [neighbours(mode, open_) for mode, open_ in zip(modes, free)]
+    wanted = [(p, theta) for p, points in zip(problems, around) for theta in points]
+    gradients: list[Floats] = []
+    if wanted:
+        replies = yield ask("slopes", wanted, "curvature")
+        told = _sums_of(replies, problems[0])
+        gradients = [p.at(theta, sums)[1] for (p, theta), sums in zip(wanted, told)]
+    n_points = max(LEAST_CLOUD, CLOUD_SIZE // len(problems))
+    clouds, begin = [], 0
+    for problem, mode, open_ in zip(problems, modes, free):
+        if not len(open_):
+            clouds.append(Cloud(mode[None], np.zeros((1, 0))))
+            continue
+        bend = curvature(np.array(gradients[begin : begin + 2 * len(open_)]), open_)
+        begin += 2 * len(open_)
+        limits = problem.lower, problem.upper
+        clouds.append(cloud_around(mode, open_, bend, *limits, n_points))
+    return clouds
 
 
 def compare(shared: Shared, prior: Floats, target: Floats) -> Ask:
@@ -273,7 +312,7 @@ def compare(shared: Shared, prior: Floats, target: Floats) -> Ask:
         "places": shared.places,
         "frame": shared.units.frame,
         "units": shared.units.target,
-        "smoothness": shared.smoothness,
+        "kinds": shared.kinds,
         "theta": shared.theta,
         "weights": shared.weights,
         "mean": shared.mean,
@@ -284,17 +323,18 @@ def compare(shared: Shared, prior: Floats, target: Floats) -> Ask:
     return Ask("compare", common, note="sites compare")
 
 
-def chosen(left_out: Floats, rows: Floats, n_parameters: int, settings: FgprSettings) -> Bools:
+def chosen(left_out: Floats, way: Floats, settings: FgprSettings) -> Bools:
     """Which sites use the common curve (m + 1,); the last entry is that of sites not seen.
 
-    All sites follow what is better for all rows together; where `personalise="choose"`, a site goes
-    its own way if that gains what BIC asks for.
+    All sites follow what is better for all rows together, each left out, and those not seen what is
+    better for whole sites left out. Where `personalise="choose"`, a site goes the way that is
+    clearly better for it.
     """
-    gain = np.nan_to_num(left_out[:, 1] - left_out[:, 0])
-    for_all = settings.common is True or float(gain.sum()) > 0.0
-    use = np.full(len(gain) + 1, for_all)
-    if settings.common == "choose" and settings.personalise == "choose":
-        needed = 0.5 * n_parameters * np.log(np.maximum(rows, 1.0)) + n_parameters
-        clear = (np.abs(gain) > needed) & (rows > 0)
-        use[:-1] = np.where(clear, gain > 0, for_all)
+    gain, as_new = np.nan_to_num(left_out[:, :, 1] - left_out[:, :, 0]).T
+    if settings.common is True:
+        return np.ones(len(gain) + 1, dtype=bool)
+    use = np.full(len(gain) + 1, float(gain.sum()) > 0.0)
+    if settings.personalise == "choose":
+        use[:-1] = np.where(way == 0, use[:-1], way < 0)
+    use[-1] = float(as_new.sum()) > 0.0
     return use

@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from fedkin.algorithms.fgpr import FGPR as ALGORITHM
+from fedkin.algorithms.fgpr_result import NOTHING_LEARNT
 from fedkin.algorithms.fgpr_settings import FgprSettings, SharedPriorSettings
 from fedkin.algorithms.fgpr_sites import PERSONAL_SPREAD, priors_of
 from fedkin.estimators.curves import CurveEstimator
@@ -24,6 +25,10 @@ from fedkin.models.site_curves import CurvePlan
 
 class WrongTargetWarning(UserWarning):
     """The chosen optimiser does not aim at the optimum of the likelihood."""
+
+
+class NothingLearntWarning(UserWarning):
+    """No rows taught anything: what is returned is what the search began with."""
 
 
 class FGPR(CurveEstimator):
@@ -84,7 +89,8 @@ class FGPR(CurveEstimator):
         Whether sites share a curve from which each departs by a level, a slope and a curve of its
         own. False: every site draws its curve from the prior, around a mean of its own (the
         paper). "choose": both are fitted, and all sites use what predicts their rows better, each
-        left out; with `personalise="choose"` a site may go its own way where that gains enough.
+        left out; with `personalise="choose"` a site of 30 rows and more may go its own way where
+        that gains enough. New sites use what predicts whole sites better.
         With a kernel, several priors, `robust`, `fraction` or other optimisers it means False.
     n_points : int or None
         Points on a grid that carry the common curve; None: 20 along a line, 50 if these carry too
@@ -126,8 +132,9 @@ class FGPR(CurveEstimator):
     common_parameters_ : dict or None
         Most probable variances and lengths of common curve and departures, in the target's and
         the features' units (slopes per spread of a feature); None without one.
-    left_out_ : array of shape (m, 2) or None
-        Log density of each site's rows, each left out: without the common curve and with it.
+    left_out_ : array of shape (m, 2, 2) or None
+        Log density of each site's rows, each left out and all of them left out (as at a new site):
+        without the common curve and with it.
     client_names_ : array of shape (m,)
         Names of the sites, in the order of all arrays.
     converged_ : bool
@@ -187,6 +194,8 @@ class FGPR(CurveEstimator):
 
     def _warn(self, federation: Federation | None) -> None:
         super()._warn(federation)
+        if not self._result.learnt:
+            self._warning(NOTHING_LEARNT, NothingLearntWarning)
         if self._used.optimizer == "adam-restarted":
             self._warning(
                 "Adam begun anew in every round settles where the signs of the sites' gradients "

@@ -7,12 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedkin.algorithms.fgpr_result import FgprResult
+from fedkin.algorithms.fgpr_result import NOTHING_LEARNT, FgprResult
 from fedkin.algorithms.fgpr_settings import LocalSettings, OneDataSetSettings
 from fedkin.algorithms.fgpr_sites import fit_personal, priors_of
 from fedkin.arrays import Floats
 from fedkin.estimators.curves import CurveEstimator, OneCurveEstimator, without_traffic
-from fedkin.estimators.fgpr import FGPR
+from fedkin.estimators.fgpr import FGPR, NothingLearntWarning
 from fedkin.federation import Federation
 from fedkin.models.gp_posterior import SiteCurve
 from fedkin.models.gp_rows import Prepared, standardisation, standardised
@@ -83,6 +83,8 @@ class LocalGP(_GPRival):
 
     def _warn(self, federation: Federation | None) -> None:
         """Nothing is searched for together that could fail to settle."""
+        if not self._result.learnt:
+            self._warning(NOTHING_LEARNT, NothingLearntWarning)
 
     def _own_priors(self, site: Federation, k: int) -> tuple[np.ndarray, np.ndarray]:
         mode = self._result.site_theta[k]

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from fedkin.models.common_curve import Weights
 from fedkin.models.common_form import CommonForm, curve, parameters
 from fedkin.models.common_sums import inverted, site_covariance
+from fedkin.models.gaussian_process import LOG_2PI
 from fedkin.models.inducing import Points, features
 
 Floats = NDArray[np.float64]
@@ -116,6 +117,20 @@ def left_out(
     precision = np.maximum(precision, LEAST_PRECISION * np.diagonal(inverse))
     surprise = inverse @ (y - phi @ known.mean)
     return y - surprise / precision, 1.0 / precision + _not_carried(form, full, phi)
+
+
+def site_left_out(
+    form: CommonForm, full: Floats, points: Points, known: Weights, own: tuple[Floats, Floats]
+) -> float:
+    """Log density of all of the site's targets given the rows of all others, as for a new site."""
+    rows, y = own
+    phi, inverse = _scaled(form, full, points, rows), _inverse(form, full, rows)
+    through = inverse @ phi
+    precision = inverse - through @ known.covariance @ through.T
+    root = np.linalg.cholesky(0.5 * (precision + precision.T))
+    half = np.linalg.solve(root, inverse @ (y - phi @ known.mean))
+    log_det = 2.0 * float(np.log(np.diagonal(root)).sum())
+    return 0.5 * (log_det - float(half @ half) - len(y) * LOG_2PI)
 
 
 def _scaled(form: CommonForm, full: Floats, points: Points, X: Floats) -> Floats:

@@ -20,14 +20,22 @@ from fedkin.arrays import Floats
 from fedkin.federation import Federation
 from fedkin.models.common_curve import Weights, updated
 from fedkin.models.common_form import CommonForm, parameters
-from fedkin.models.common_posterior import left_out, site_from_nearest, site_joint, site_posterior
+from fedkin.models.common_posterior import (
+    left_out,
+    site_from_nearest,
+    site_joint,
+    site_left_out,
+    site_posterior,
+)
 from fedkin.models.common_sums import pack, sums
 from fedkin.models.gaussian_process import LOG_2PI, cholesky
 from fedkin.models.gp_posterior import NEIGHBOURS, POINT_BLOCK
 from fedkin.models.inducing import Points, points_at
 
-# Standard deviation of the common mean's coefficients, in units of the targets': vague.
+# Standard deviations of the common mean's level, in units of the targets', and of its slopes where
+# it has some: the slope of standardised targets on standardised features is at most one.
 VAGUE = 10.0
+STEEP = 1.0
 # How the RBF's smoothness, which is infinite, travels.
 RBF_TRAVELS = 0.0
 # Variances are kept above this share of the noise: below it is rounding.
@@ -50,59 +58,83 @@ class Units(NamedTuple):
         return standard
 
 
+class Member(NamedTuple):
+    """One of a cloud: form, parameters, points, and the common curve under them."""
+
+    form: CommonForm
+    theta: Floats
+    points: Points
+    known: Weights
+
+    @property
+    def noise(self) -> float:
+        """Variance of the noise."""
+        return parameters(self.form, self.theta).noise
+
+
 class Shared(NamedTuple):
     """The common curve as all sites know it: a cloud of S parameters `theta` (S, p).
 
     With their weights (S,) and, under each, the weights of the F features: `mean` (S, F) and
-    `covariance` (S, F, F). `smoothness` (2,) is that of the common curve and of departures.
+    `covariance` (S, F, F). `kinds` (S, 3) are smoothness of the common curve and of departures, and
+    whether the common mean has slopes.
     """
 
     units: Units
     places: Floats
-    smoothness: Floats
+    kinds: Floats
     theta: Floats
     weights: Floats
     mean: Floats
     covariance: Floats
 
-    @property
-    def form(self) -> CommonForm:
-        """Of the parameters."""
-        return form_of(self.smoothness, self.places.shape[1])
-
-    def each(self) -> list[tuple[Floats, Points, Weights]]:
-        """Parameters, points and weights of every member of the cloud."""
-        return [
-            (theta, points_at(self.form, theta, self.places), Weights(mean, covariance))
-            for theta, mean, covariance in zip(self.theta, self.mean, self.covariance)
-        ]
+    def each(self) -> list[Member]:
+        """Every member of the cloud."""
+        found = []
+        for kind, theta, *known in zip(self.kinds, self.theta, self.mean, self.covariance):
+            form = form_of(kind, self.places.shape[1])
+            found.append(Member(form, theta, points_at(form, theta, self.places), Weights(*known)))
+        return found
 
     def knowing(self, X: Floats, y: Floats) -> Shared:
         """The common curve when the rows of a further site are known, too."""
-        form = self.form
         rows = pack(_one_site(self.units.rows(X), self.units.targets(y)))
         known = [
             updated(form, theta, weights, sums(rows, 1, form, theta, points, slopes=False))
-            for theta, points, weights in self.each()
+            for form, theta, points, weights in self.each()
         ]
         mean, covariance = map(np.array, zip(*known))
         return self._replace(mean=mean, covariance=covariance)
 
 
-def form_of(smoothness: Floats, n_features: int) -> CommonForm:
-    """The form with these smoothnesses, as they travel."""
-    common, own = (np.inf if nu == RBF_TRAVELS else float(nu) for nu in smoothness)
-    return CommonForm(n_features, common=common, own=own, mean="linear", vague=VAGUE)
+def form_of(kind: Floats, n_features: int) -> CommonForm:
+    """The form of a kind, as it travels: two smoothnesses, and whether the mean has slopes."""
+    common, own = (np.inf if nu == RBF_TRAVELS else float(nu) for nu in kind[:2])
+    steep = STEEP if kind[2] else 0.0
+    return CommonForm(n_features, common, own, mean="linear", vague=VAGUE, steep=steep)
 
 
-def left_out_density(shared: Shared, X: Floats, y: Floats) -> Floats:
-    """Log density (n,) of each of a site's targets given all other rows; its rows are known."""
+class LeftOut(NamedTuple):
+    """Expected value and log density (n,) of each of a site's targets given all other rows, and the
+    log density of all of them together given the other sites' rows."""
+
+    mean: Floats
+    each: Floats
+    together: float
+
+
+def left_out_of(shared: Shared, X: Floats, y: Floats) -> LeftOut:
+    """Of a site whose rows are known to the common curve."""
     own = shared.units.rows(X), shared.units.targets(y)
-    found = [left_out(shared.form, theta, *rest, own) for theta, *rest in shared.each()]
-    mean, variance = map(np.array, zip(*found))
-    logs = _log_normal(own[1], mean, variance) - np.log(shared.units.target[1])
-    density: Floats = logsumexp(logs, axis=0, b=shared.weights[:, None])
-    return density
+    members = shared.each()
+    mean, variance = map(np.array, zip(*(left_out(*member, own) for member in members)))
+    logs = _log_normal(own[1], mean, variance)
+    whole = np.array([site_left_out(*member, own) for member in members])
+    location, scale = shared.units.target
+    each = logsumexp(logs, axis=0, b=shared.weights[:, None]) - np.log(scale)
+    # The rows have had their say in the weights of the cloud, and take it back.
+    together = -float(logsumexp(np.log(shared.weights) - whole)) - len(y) * float(np.log(scale))
+    return LeftOut(location + scale * (shared.weights @ mean), each, together)
 
 
 def _one_site(X: Floats, y: Floats) -> Federation:
@@ -134,7 +166,7 @@ class CommonSiteCurve:
         return own[0][chosen], own[1][chosen]
 
     @cached_property
-    def _each(self) -> list[tuple[Floats, Points, Weights]]:
+    def _each(self) -> list[Member]:
         return self.shared.each()
 
     def moments(self, X: Floats) -> tuple[Floats, Floats]:
@@ -142,13 +174,12 @@ class CommonSiteCurve:
         rows, (location, scale) = self.shared.units.rows(X), self.shared.units.target
         by_nearest = len(self.X) > self.max_points and self.large == "neighbours"
         found = []
-        for theta, points, known in self._each:
+        for member in self._each:
             if by_nearest:
-                mean, variance = self._by_nearest(theta, points, known, rows)
+                mean, variance = self._by_nearest(member, rows)
             else:
-                form = self.shared.form
-                mean, variance = site_posterior(form, theta, points, known, self._own, rows)
-            noise = parameters(self.shared.form, theta).noise
+                mean, variance = site_posterior(*member, self._own, rows)
+            noise = member.noise
             found.append((mean, np.maximum(variance, LEAST_VARIANCE * noise) + noise))
         mean, variance = map(np.array, zip(*found))
         return location + scale * mean, scale**2 * variance
@@ -170,19 +201,15 @@ class CommonSiteCurve:
         counts = rng.multinomial(n_samples, self.shared.weights)
         rows, (location, scale) = self.shared.units.rows(X), self.shared.units.target
         drawn = []
-        for (theta, points, known), count in zip(self._each, counts):
+        for member, count in zip(self._each, counts):
             if count:
-                form = self.shared.form
-                mean, spread = site_joint(form, theta, points, known, self._own, rows)
-                root, _ = cholesky(spread + parameters(form, theta).noise * np.eye(len(X)))
+                mean, spread = site_joint(*member, self._own, rows)
+                root, _ = cholesky(spread + member.noise * np.eye(len(X)))
                 drawn.append(mean[:, None] + root @ rng.normal(size=(len(X), count)))
         return np.asarray(location + scale * np.concatenate(drawn, axis=1))
 
-    def _by_nearest(
-        self, theta: Floats, points: Points, known: Weights, rows: Floats
-    ) -> tuple[Floats, Floats]:
-        form = self.shared.form
-        lengths = parameters(form, theta).own_lengths
+    def _by_nearest(self, member: Member, rows: Floats) -> tuple[Floats, Floats]:
+        lengths = parameters(member.form, member.theta).own_lengths
         own = self.shared.units.rows(self.X), self.shared.units.targets(self.y)
         n_near = min(NEIGHBOURS, len(self.X))
         near = KDTree(own[0] / lengths).query(rows / lengths, k=[*range(1, n_near + 1)])[1]
@@ -190,7 +217,5 @@ class CommonSiteCurve:
         for begin in range(0, len(rows), POINT_BLOCK):
             block = slice(begin, begin + POINT_BLOCK)
             nearest = own[0][near[block]], own[1][near[block]]
-            mean[block], variance[block] = site_from_nearest(
-                form, theta, points, known, nearest, rows[block]
-            )
+            mean[block], variance[block] = site_from_nearest(*member, nearest, rows[block])
         return mean, variance

@@ -115,6 +115,17 @@ class SiteCurve:
         density: Floats = logsumexp(logs, axis=0, b=self.weights[:, None])
         return density
 
+    def joint_log_density(self, X: Floats, y: Floats) -> float:
+        """Log density of all targets together, of a site without rows."""
+        logs = []
+        for theta in self.theta:
+            covariance = self.scale**2 * self._own(theta, X) + self.between
+            root, _ = cholesky(covariance)
+            half = solve_triangular(root, y - self.location, lower=True)
+            log_det = 2.0 * np.log(np.diagonal(root)).sum()
+            logs.append(-0.5 * (half @ half + log_det + len(y) * LOG_2PI))
+        return float(logsumexp(logs, b=self.weights))
+
     def sample(self, X: Floats, n_samples: int, rng: np.random.Generator) -> Floats:
         """Joint samples of the curve with noise, (n, n_samples)."""
         counts = rng.multinomial(n_samples, self.weights)
@@ -124,20 +135,22 @@ class SiteCurve:
         level = np.sqrt(self.between) * rng.normal(size=n_samples)
         return self.location + level + self.scale * np.concatenate(drawn, axis=1)
 
-    def left_out_density(self) -> Floats:
-        """Log density (kept,) of each target kept given the others, in the site's units.
+    def left_out(self) -> tuple[Floats, Floats]:
+        """Expected value and log density (kept,) of each target kept given the others.
 
-        The standardisation is taken as known.
+        In the site's units; the standardisation is taken as known.
         """
         X, y = self._kept
-        logs = []
+        means, logs = [], []
         for theta in self.theta:
             inverse = np.linalg.inv(self._own(theta, X))
             precision = np.maximum(np.diagonal(inverse), np.finfo(float).tiny)
             away = (inverse @ y) / precision
+            means.append(y - away)
             logs.append(-0.5 * (LOG_2PI - np.log(precision) + precision * away**2))
         density: Floats = logsumexp(np.array(logs), axis=0, b=self.weights[:, None])
-        return density - np.log(self.scale)
+        mean = self.location + self.scale * (self.weights @ np.array(means))
+        return mean, density - np.log(self.scale)
 
     # ------------------------------------------------------------ one prior, standardised
 

@@ -70,21 +70,29 @@ class CurvePlan:
             large=self.large,
         )
 
-    def left_out_density(self, site: Federation, theta: Floats, weights: Floats) -> Floats:
-        """Log density of each of a site's targets given its others, (n,); of large sites fewer."""
+    def as_new(self, site: Federation, theta: Floats, weights: Floats) -> float:
+        """Log density of all targets of one site as if none of it were known."""
+        X, y = site.client(0)
+        assert y is not None
+        return self.without_rows(theta, weights, X.shape[1]).joint_log_density(X, y)
+
+    def left_out(self, site: Federation, theta: Floats, weights: Floats) -> tuple[Floats, Floats]:
+        """Expected value and log density of each of a site's targets given its others, (n,).
+
+        Of large sites those of a subset.
+        """
         X, y = site.client(0)
         assert y is not None
         if len(X) > FEW_ROWS:
-            return self.given(site, theta, weights).left_out_density()
-        if len(X) == 1:
-            return self.without_rows(theta, weights, X.shape[1]).log_density(X, y)
-        others = ~np.eye(len(X), dtype=bool)
-        density = np.empty(len(X))
-        for j, kept in enumerate(others):
-            rest = _one_site(X[kept], y[kept])
-            curve = self.given(rest, theta, weights)
-            density[j] = curve.log_density(X[j : j + 1], y[j : j + 1])[0]
-        return density
+            return self.given(site, theta, weights).left_out()
+        mean, density = np.empty(len(X)), np.empty(len(X))
+        for j, kept in enumerate(~np.eye(len(X), dtype=bool)):
+            curve = self.without_rows(theta, weights, X.shape[1])
+            if len(X) > 1:
+                curve = self.given(_one_site(X[kept], y[kept]), theta, weights)
+            one = X[j : j + 1], y[j : j + 1]
+            mean[j], density[j] = curve.predict(one[0])[0][0], curve.log_density(*one)[0]
+        return mean, density
 
 
 def _one_site(X: Floats, y: Floats) -> Federation:
