@@ -155,7 +155,8 @@ def find_common(extent: Extent, n_clients: int, settings: FgprSettings) -> Serve
     best = _best(ends)
     fit: CommonFit = yield from _left_open(problems, [end.point for end in ends], n_clients)
     missed, converged = problems[best].missed, all(end.converged for end in ends)
-    bound = -ends[best].value * problems[best].n_rows
+    more, _ = penalty(problems[best].priors, ends[best].point)
+    bound = float(more) - ends[best].value * problems[best].n_rows
     return fit._replace(bound=bound, missed=missed, converged=converged, tried=tried)
 
 

@@ -50,8 +50,8 @@ class FgprResult(Result):
     `common_covariance` (S, F, F) the weights of its features at `common_places` (M, d);
     `common_bound` is the bound of the log likelihood at its mode and `common_missed` what the
     points lose of it per row. `left_out` (m, 2, 2) is the log density of each site's rows, each
-    left out and all left out, without and with it; `site_common` (m + 1,) says who uses it, last those not seen, and
-    `common_heard` (m,) whose rows are behind it.
+    left out and all left out, without and with it; `site_common` (m + 1,) says who uses it, last
+    those not seen, and `common_heard` (m,) whose rows are behind it.
     """
 
     theta: Floats
@@ -264,9 +264,9 @@ class FgprResult(Result):
         account = [SENT[optimizer]]
         if self.left_out is not None:
             account.append(
-                "For the common curve each site sent sums over its rows, with slopes in every round "
-                "of the search: a site of few rows can be read from them. At the end it sent the log "
-                "density of its rows, left out, without and with the common curve."
+                "For the common curve each site sent sums over its rows, with slopes in every "
+                "round of the search: a site of few rows can be read from them. At the end it sent "
+                "the log density of its rows, left out, without and with the common curve."
             )
         if self.own.any():
             still_open = ", averaged over what their rows leave open" * (optimizer != "none")

@@ -68,15 +68,19 @@ def cloud_around(
     upper: Floats,
     n_points: int = CLOUD,
 ) -> Cloud:
-    """Points around the mode of a penalised bound that bends so, in pairs of opposites."""
+    """Points around the mode of a penalised bound that bends so, in pairs of opposites.
+
+    Draws are spread by a triangular root: eigenvectors of equal values are left to rounding.
+    """
     values, vectors = np.linalg.eigh(bend)
-    deviations = WIDER / np.sqrt(np.maximum(values, LEAST_CURVATURE))
+    spread = (vectors * (WIDER**2 / np.maximum(values, LEAST_CURVATURE))) @ vectors.T
+    root = np.linalg.cholesky(0.5 * (spread + spread.T))
     half = spaced_normals(n_points // 2, len(free))
     draws = np.concatenate([half, -half])
     points = np.tile(mode, (len(draws), 1))
-    moved = mode[free] + (draws * deviations) @ vectors.T
+    moved = mode[free] + draws @ root.T
     points[:, free] = np.clip(moved, lower[free], upper[free])
-    volume = float(np.log(deviations).sum()) + 0.5 * len(free) * LOG_2PI
+    volume = float(np.log(np.diagonal(root)).sum()) + 0.5 * len(free) * LOG_2PI
     return Cloud(points, draws, volume)
 
 
