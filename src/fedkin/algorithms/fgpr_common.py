@@ -60,6 +60,8 @@ FAR_BEHIND = 5.0
 # Parameters in all clouds together, and the least around one mode.
 CLOUD_SIZE = 32
 LEAST_CLOUD = 12
+# By so many standard errors rows left out must speak against the common curve.
+AGAINST = 2.0
 
 # ------------------------------------------------------------------ what leaves a client
 
@@ -327,15 +329,21 @@ def compare(shared: Shared, prior: Floats, target: Floats) -> Ask:
 def chosen(left_out: Floats, way: Floats, settings: FgprSettings) -> Bools:
     """Which sites use the common curve (m + 1,); the last entry is that of sites not seen.
 
-    All sites follow what is better for all rows together, each left out, and those not seen what is
-    better for whole sites left out. Where `personalise="choose"`, a site goes the way that is
-    clearly better for it.
+    Sites follow the common curve unless rows left out, each by itself, speak against it, and those
+    not seen unless whole sites left out do. Where `personalise="choose"`, a site goes the way that
+    is clearly better for it.
     """
-    gain, as_new = np.nan_to_num(left_out[:, :, 1] - left_out[:, :, 0]).T
+    gain, as_new = (left_out[:, :, 1] - left_out[:, :, 0]).T
     if settings.common is True:
         return np.ones(len(gain) + 1, dtype=bool)
-    use = np.full(len(gain) + 1, float(gain.sum()) > 0.0)
+    use = np.full(len(gain) + 1, not _speaks_against(gain))
     if settings.personalise == "choose":
         use[:-1] = np.where(way == 0, use[:-1], way < 0)
-    use[-1] = float(as_new.sum()) > 0.0
+    use[-1] = not _speaks_against(as_new)
     return use
+
+
+def _speaks_against(gain: Floats) -> bool:
+    """Whether the sites' gains are negative by more than twice their standard error."""
+    spread = float(np.std(gain, ddof=1)) if len(gain) > 1 else 0.0
+    return float(gain.sum()) < -AGAINST * spread * float(np.sqrt(len(gain)))

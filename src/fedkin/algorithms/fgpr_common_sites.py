@@ -23,7 +23,7 @@ OWN_WAY_ROWS = 30
 # What a site must gain at rows left out to go another way than most: odds of 150 to 1.
 OWN_WAY_GAIN = 5.0
 # Parts of a site's rows that are left out in turn.
-PARTS = 4
+PARTS = 10
 # By this factor own hyper-parameters must lower the error.
 HALF_ERROR = 0.5
 

@@ -309,7 +309,7 @@ class FgprResult(Result):
     def _gain_in_words(self) -> str:
         """What the common curve gains at rows left out."""
         assert self.left_out is not None
-        gain = np.nan_to_num(self.left_out[:, 0, 1] - self.left_out[:, 0, 0])
+        gain = self.left_out[:, 0, 1] - self.left_out[:, 0, 0]
         rows = max(float(np.nansum(self.site_rows)), 1.0)
         uses = "use" if self.uses_common[-1] else "do not use"
         return (

@@ -88,10 +88,11 @@ class FGPR(CurveEstimator):
     common : {"choose", True, False}
         Whether sites share a curve from which each departs by a level, a slope and a curve of its
         own. False: every site draws its curve from the prior, around a mean of its own (the
-        paper). "choose": both are fitted, and all sites use what predicts their rows better, each
-        left out; with `personalise="choose"` a site of 30 rows and more may go its own way where
-        that gains enough. New sites use what predicts whole sites better.
-        With a kernel, several priors, `robust`, `fraction` or other optimisers it means False.
+        paper). "choose": both are fitted, and sites use the common curve unless their rows, each
+        left out, speak against it; new sites, unless whole sites left out do. With
+        `personalise="choose"` a site of 30 rows and more goes the way that is clearly better for
+        it. With a kernel, several priors, `robust`, `fraction` or other optimisers "choose" means
+        False.
     n_points : int or None
         Points on a grid that carry the common curve; None: 20 along a line, 50 if these carry too
         little, and more in more dimensions.
