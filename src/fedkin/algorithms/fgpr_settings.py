@@ -88,10 +88,8 @@ class FgprSettings(Settings):
                 "several priors need optimizer='exact', robust=False and fraction=1: sites are "
                 "told apart by their exact likelihoods"
             )
-        if self.common is True and not (self.searched and self.n_priors == 1):
-            raise ValueError(
-                "a common curve needs optimizer='exact', robust=False, fraction=1 and n_priors=1"
-            )
+        if self.common is True and (self.robust is not False or self.n_priors != 1):
+            raise ValueError("a common curve needs robust=False and n_priors=1")
         if self.common is True and not self.searched_kernel:
             raise ValueError(
                 "departures from a common curve have a kernel of a scale times an RBF or Matern "
