@@ -89,8 +89,8 @@ def test_mini_batches_do_not_depend_on_blocks():
 
 
 def poisoned(step):
-    def function(clients, *rest):
-        reply, memory = step.function(clients, *rest)
+    def function(clients, *rest, **fields):
+        reply, memory = step.function(clients, *rest, **fields)
         name = "gradient" if "gradient" in reply else "theta"
         if "site-7" in clients.names and name in reply:
             reply = {**reply, name: reply[name].copy()}
@@ -113,8 +113,8 @@ def test_a_poisoned_site_does_not_move_the_prior(sites, exact):
 
 
 def boastful(step, rows):
-    def function(clients, *rest):
-        reply, memory = step.function(clients, *rest)
+    def function(clients, *rest, **fields):
+        reply, memory = step.function(clients, *rest, **fields)
         if "site-7" in clients.names:
             claimed = reply["rows"].copy()
             claimed[clients.names.index("site-7")] = rows

@@ -266,7 +266,7 @@ def _result(mixture: Mixture, population: Population, settled: Replies, m: int) 
         curve=mixture.curve,
         spread=population.spread,
         target=np.array(population.target),
-        loglik=settled["loglik"].sum() if settled["rows"].any() else np.nan,
+        loglik=np.array(settled["loglik"].sum() if settled["rows"].any() else np.nan),
         site_loglik=over_roster(settled["loglik"], settled.clients, m),
         site_own=over_roster(settled["own"], settled.clients, m, missing=0.0),
         site_rows=over_roster(settled["rows"], settled.clients, m, missing=population.rows),

@@ -174,7 +174,7 @@ def _not_far_behind(problems: list[_Problem], ends: list[Minimum]) -> list[int]:
 
 def _kinds(settings: FgprSettings, n_features: int) -> Floats:
     """Smoothness of departures that is tried: that of the kernel given, or several."""
-    own = OWN_SMOOTHNESS
+    own: tuple[float, ...] = OWN_SMOOTHNESS
     if settings.kernel is not None:
         fast = kernel_form(settings.kernel, n_features).fast
         assert fast is not None

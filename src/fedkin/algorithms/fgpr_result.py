@@ -112,13 +112,13 @@ class FgprResult(Result):
         if self.common_theta is None:
             return None
         return Shared(
-            Units(self.common_frame, self.common_units),
-            self.common_places,
-            self.common_kinds,
-            self.common_theta,
-            self.common_weights,
-            self.common_mean,
-            self.common_covariance,
+            Units(self["common_frame"], self["common_units"]),
+            self["common_places"],
+            self["common_kinds"],
+            self["common_theta"],
+            self["common_weights"],
+            self["common_mean"],
+            self["common_covariance"],
         )
 
     @property
@@ -284,7 +284,7 @@ class FgprResult(Result):
             remarks.append(self._gain_in_words())
         if self.common_missed is not None and self.common_missed > MUCH_MISSED:
             remarks.append(
-                f"{len(self.common_places)} points carry the common curve with a loss of "
+                f"{len(self['common_places'])} points carry the common curve with a loss of "
                 f"{self.common_missed:.2g} in log likelihood per row; n_points= takes more."
             )
         large = int((rows > settings.max_points).sum())

@@ -290,9 +290,13 @@ class FGPR(CurveEstimator):
             return self._prior_curve()
         return self._plan(normalize_y).given(site, theta, weights)
 
-    def _around_common(self, X: np.ndarray, y: np.ndarray, known: bool = True) -> CommonSiteCurve:
+    def _around_common(
+        self, X: np.ndarray, y: np.ndarray | None, known: bool = True
+    ) -> CommonSiteCurve:
         """The common curve with a site's departure given its rows; are they behind it already?"""
         shared = self._result.shared
+        if y is None:
+            X, y = X[:0], np.zeros(0)
         few = thinned(Federation(X, np.array([0, len(X)]), ("site",), y), self.max_points)
         if not known and len(X):
             shared = shared.knowing(few.X, few.y)

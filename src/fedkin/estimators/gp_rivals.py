@@ -209,7 +209,7 @@ class PooledGP(OneCurveEstimator, _GPRival):
         super()._read(run)
         result, self._units = self._result, {}
         pool = _pooled(self._data, result.location, result.scale)
-        self._pool = self._conditioned(pool, self.theta_, self.weights_, normalize_y=False)
+        self._pool = self._plan(normalize_y=False).given(pool, self.theta_, self.weights_)
         self._learn_units(self._data)
 
     def summary(self) -> Summary:
