@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from fedkin.algorithms.fgpr_common import CommonFit
+from fedkin.algorithms.fgpr_common import MUCH_MISSED, CommonFit
 from fedkin.algorithms.fgpr_settings import FgprSettings
 from fedkin.arrays import Array, Bools, Floats, Indices
 from fedkin.models.common_form import parameters
@@ -21,8 +21,6 @@ from fedkin.ties import RELATIVE, first_best
 
 # The standard deviation of fewer rows is off by a quarter and more.
 FEW_FOR_A_SCALE = 10
-# Bound lost per row from which on the summary says so.
-MUCH_MISSED = 1e-2
 NOTHING_LEARNT = (
     "Nothing was learnt: no site has two rows whose targets differ, so hyper-parameters are where "
     "the search began (or where weak priors put them) and predictions are not to be relied on."
@@ -285,7 +283,8 @@ class FgprResult(Result):
         if self.common_missed is not None and self.common_missed > MUCH_MISSED:
             remarks.append(
                 f"{len(self['common_places'])} points carry the common curve with a loss of "
-                f"{self.common_missed:.2g} in log likelihood per row; n_points= takes more."
+                f"{self.common_missed:.2g} in log likelihood per row, too much to choose it; "
+                "n_points= takes more."
             )
         large = int((rows > settings.max_points).sum())
         if large:
