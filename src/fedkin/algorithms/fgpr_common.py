@@ -333,8 +333,8 @@ def chosen(left_out: Floats, way: Floats, missed: float, settings: FgprSettings)
     """Which sites use the common curve (m + 1,); the last entry is that of sites not seen.
 
     Sites follow the common curve unless rows left out, each by itself, speak against it, and those
-    not seen unless whole sites left out do; nobody does if its points lose much of it. Where `personalise="choose"`, a site goes the way that
-    is clearly better for it.
+    not seen unless whole sites left out do; nobody does if its points lose much of it. Where
+    `personalise="choose"`, a site goes the way that is clearly better for it.
     """
     gain, as_new = (left_out[:, :, 1] - left_out[:, :, 0]).T
     if settings.common is True:
