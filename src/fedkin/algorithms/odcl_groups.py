@@ -36,6 +36,8 @@ COPIES_APART = 1e-9
 SQUARES_ROUNDING = 1e-14
 # Starts of the clustering by predictions, side by side; and when their steps must have settled.
 N_PREDICTION_STARTS = 20
+# Products in one step of all starts; with more sites there are fewer starts.
+MOST_PREDICTION_WORK = 1e8
 MAX_PREDICTION_STEPS = 100
 
 CLUSTERINGS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -187,7 +189,7 @@ def group_predictions(
     most = settings.max_clusters or int(np.ceil(2.0 * np.sqrt(n_sites)))
     wanted = settings.n_clusters
     candidates = np.arange(1, min(most, n_sites) + 1) if wanted is None else np.array([wanted])
-    fits = [_least_residuals(statistics, int(k), settings, rng) for k in candidates]
+    fits = [least_residuals(statistics, int(k), settings, rng) for k in candidates]
     if wanted is not None:
         return Grouping(in_order_of_appearance(fits[0][0]), {})
     n_rows, d = statistics[:, -1].sum(), n_coefficients(statistics.shape[-1])
@@ -204,11 +206,13 @@ def pooled_models(statistics: Floats, share: Floats, settings: OdclSettings) -> 
     return solve(penalised(total, settings.alpha or 0.0, settings.fit_intercept))[0]
 
 
-def _least_residuals(
+def least_residuals(
     statistics: Floats, n_clusters: int, settings: OdclSettings, rng: np.random.Generator
 ) -> tuple[Indices, float]:
     """Lloyd's steps in the space of predictions from many starts side by side; the best end."""
-    models = _first_guesses(statistics, n_clusters, rng)
+    n_starts = int(MOST_PREDICTION_WORK / (n_clusters * statistics.size))
+    n_starts = min(max(n_starts, 2), N_PREDICTION_STARTS)
+    models = _first_guesses(statistics, n_clusters, rng, n_starts)
     labels = np.full((len(models), len(statistics)), -1)
     for _ in range(MAX_PREDICTION_STEPS):
         residual = residual_coefficients(models) @ statistics.T
@@ -225,7 +229,9 @@ def _least_residuals(
     return labels[best].astype(np.intp), float(totals[best])
 
 
-def _first_guesses(statistics: Floats, n_clusters: int, rng: np.random.Generator) -> Floats:
+def _first_guesses(
+    statistics: Floats, n_clusters: int, rng: np.random.Generator, n_starts: int
+) -> Floats:
     """Models (starts, K, d): half K-means of the sites' fits, half drawn one site after another.
 
     The fits share one prior (`models.random_effects`): ridge fits of few rows are all too short and
@@ -233,14 +239,14 @@ def _first_guesses(statistics: Floats, n_clusters: int, rng: np.random.Generator
     probability proportional to what the models so far leave unexplained of it.
     """
     own = shared_prior_fits(statistics)
-    seeds = rng.integers(0, 2**31 - 1, size=N_PREDICTION_STARTS // 2)
+    seeds = rng.integers(0, 2**31 - 1, size=n_starts // 2)
     n_distinct = min(n_clusters, len(np.unique(own, axis=0)))
     starts = []
     for seed in seeds:
         centers = clustering.kmeans(own, n_distinct, int(seed), 1).centers
         starts.append(centers[np.arange(n_clusters) % n_distinct])
     between = np.maximum(residual_coefficients(own) @ statistics.T, 0.0)
-    for _ in range(N_PREDICTION_STARTS - len(starts)):
+    for _ in range(n_starts - len(starts)):
         chosen = [int(rng.integers(len(own)))]
         for _ in range(n_clusters - 1):
             left = between[chosen].min(axis=0)
