@@ -1,25 +1,24 @@
 """How many clusters ODCL finds among sites whose sums it knows, up to every site alone.
 
-1. The smallest number whose scatter the sites' own sampling errors explain (chi-square, n - rank
-   degrees of freedom each) is the answer if it predicts as well as any other number.
-2. If none explains it, or another number predicts better, it is the smallest number that predicts
-   as well as the best: with every site alone among the candidates.
+1. How many kinds of sites there are says BIC, of a mixture in which a site's kind is summed over.
+2. Those kinds, one model for all, and every site alone are compared by the errors to be expected at
+   further rows (`Evidence.errors`). The kinds are the answer unless another of the three is better;
+   then it is the one with fewer clusters among those that are as good as the best.
 
-What a number predicts is judged by `Evidence.errors`. Sites that cannot carry a model of their own
-take no part in finding clusters; they join the one whose model makes their rows likeliest.
+Sites that cannot carry a model of their own take no part in finding clusters; they join the one
+whose model makes their rows likeliest.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from fedkin import clustering
 from fedkin.algorithms.odcl_evidence import Evidence
 from fedkin.algorithms.odcl_groups import CLUSTERINGS, Grouping, least_residuals
-from fedkin.arrays import Array, Bools, Floats, Indices
-from fedkin.clustering.choice import LEVEL
+from fedkin.algorithms.odcl_rivals import kinds_bic
+from fedkin.arrays import Bools, Indices
 from fedkin.clustering.points import in_order_of_appearance
 from fedkin.ties import RELATIVE, first_least
 
@@ -35,7 +34,7 @@ ROWS_PER_COEFFICIENT = 2.0
 
 
 class Candidate(NamedTuple):
-    """A partition (m,) and what there is to say of it."""
+    """A partition (m,), its BIC, and the squared errors to be expected of it."""
 
     labels: Indices
     bic: float
@@ -46,23 +45,27 @@ def group_by_evidence(
     evidence: Evidence, settings: OdclSettings, rng: np.random.Generator
 ) -> Grouping:
     """Cluster sites as the settings say; choose the number of clusters if it is open."""
+    if len(evidence.statistics) == 1:
+        return Grouping(np.zeros(1, dtype=np.intp), {})
     seed = int(rng.integers(2**31 - 1))
     finder = _Finder(evidence, settings, seed)
     if settings.n_clusters is not None:
-        return Grouping(in_order_of_appearance(finder.labels(settings.n_clusters)), {})
+        labels = finder.labels(settings.n_clusters, settings.clustering)
+        return Grouping(in_order_of_appearance(labels), {"joined": finder.joined(labels)})
     numbers, found = finder.candidates()
     chosen, method = _choice(numbers, found, len(evidence.statistics))
     labels = found[chosen].labels
     if settings.clustering != "kmeans" and 1 < numbers[chosen] < len(labels):
         labels = finder.labels(int(numbers[chosen]), settings.clustering)
-    total = float(evidence.n_rows.sum())
     return Grouping(
         in_order_of_appearance(labels),
         {
             "choice_candidates": numbers,
-            "choice_curve": np.array([each.error / total for each in found]),
-            "choice_bic": np.array([each.bic for each in found]),
+            "choice_curve": np.array([each.bic for each in found]),
+            "choice_errors": np.array([each.error for each in found]) / evidence.n_rows.sum(),
+            "choice_bic": np.array([kinds_bic(evidence, each.labels) for each in found]),
             "choice_method": np.array(method),
+            "joined": finder.joined(labels),
         },
     )
 
@@ -78,29 +81,29 @@ def _choice(numbers: Indices, found: list[Candidate], n_sites: int) -> tuple[int
     return (best, "bic") if best in good else (good[0], "prediction")
 
 
+def points_are_models(evidence: Evidence, settings: OdclSettings) -> bool:
+    """Whether sites' own models are clustered; else what shared models predict of them."""
+    if settings.space != "auto" or evidence.as_sent:
+        return settings.space != "predictions"
+    rows, usable = evidence.n_rows[evidence.known], evidence.full_models
+    enough = usable.sum() >= max(ENOUGH_MODELS * len(rows), 2)
+    return bool(enough and np.median(rows) >= ROWS_PER_COEFFICIENT * evidence.n_coefficients)
+
+
 class _Finder:
     """Partitions of any number of clusters; the same one whenever it is asked for a number."""
 
     def __init__(self, evidence: Evidence, settings: OdclSettings, seed: int) -> None:
         self.evidence, self.settings, self.seed = evidence, settings, seed
         self.n_sites = len(evidence.statistics)
-        self.by_models = self._points_are_models()
+        self.by_models = points_are_models(evidence, settings)
         if self.by_models:
-            self.fit = np.flatnonzero(evidence.full_models)
-            self.points = evidence.plain_fits[0][self.fit] @ evidence.metric()
+            usable = evidence.full_models
+            self.fit = np.flatnonzero(usable if usable.any() else evidence.known)
+            self.points = evidence.plain_fits[0][self.fit] @ evidence.metric(self.fit)
         else:
             self.fit = np.flatnonzero(evidence.known)
             self.points = np.zeros((len(self.fit), 0))
-
-    def _points_are_models(self) -> bool:
-        settings, evidence = self.settings, self.evidence
-        if settings.space != "auto":
-            return settings.space == "models"
-        usable = evidence.full_models
-        rows = evidence.n_rows[evidence.known]
-        enough = usable.sum() >= max(ENOUGH_MODELS * len(rows), 2)
-        several = np.median(rows) >= ROWS_PER_COEFFICIENT * evidence.n_coefficients
-        return bool(enough and several)
 
     @property
     def most(self) -> int:
@@ -119,13 +122,23 @@ class _Finder:
             numbers.append(self.n_sites)
             partitions.append(np.arange(self.n_sites))
         found = [
-            Candidate(p, self._bic(p), float(self.evidence.errors(p).sum()))
-            for p in partitions
+            Candidate(p, self._bic(p), float(self.evidence.errors(p).sum())) for p in partitions
         ]
         return np.array(numbers, dtype=np.intp), found
 
     def _bic(self, labels: Indices) -> float:
-        return self.evidence.kinds_bic(labels) if self.evidence.tells_noise else self.evidence.profile_bic(labels)
+        own_noise = self.evidence.tells_noise
+        return self.evidence.kinds_bic(labels) if own_noise else self.evidence.profile_bic(labels)
+
+    def joined(self, labels: Indices) -> Bools:
+        """Who had no part in finding the clusters, (m,); with one for all there was none."""
+        if labels.max() == 0:
+            return np.zeros(len(labels), dtype=bool)
+        if labels.max() + 1 == self.n_sites:
+            return ~self.evidence.can_stay_alone
+        took_part = np.zeros(self.n_sites, dtype=bool)
+        took_part[self.fit] = True
+        return ~took_part
 
     def labels(self, n_clusters: int, method: str = "kmeans") -> Indices:
         """A partition (m,) of all sites with so many clusters, as far as they can be told."""
@@ -137,9 +150,9 @@ class _Finder:
         if self.by_models:
             own = self._clustered(min(n_clusters, self._n_distinct), method, rng)
         else:
-            own = least_residuals(
-                self.evidence.weighted[self.fit], n_clusters, self.settings, rng
-            )[0]
+            own = least_residuals(self.evidence.weighted[self.fit], n_clusters, self.settings, rng)[
+                0
+            ]
         return joined(self.evidence, self.fit, own)
 
     @property

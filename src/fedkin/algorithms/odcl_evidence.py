@@ -129,7 +129,9 @@ class Evidence:
         freedom = self.rank.copy()
         if alpha > 0:
             with_penalty = self.gram + (n[:, None] * strengths)[:, :, None] * np.eye(d)
-            freedom = np.einsum("mij,mji->m", np.linalg.pinv(with_penalty, hermitian=True), self.gram)
+            freedom = np.einsum(
+                "mij,mji->m", np.linalg.pinv(with_penalty, hermitian=True), self.gram
+            )
         spare = 1.0 - freedom / n
         floor = RESIDUAL_ROUNDING * self.statistics[:, -2]
         with np.errstate(divide="ignore"):
@@ -292,7 +294,8 @@ class Evidence:
         sorting noise into clusters gains nothing. Noise is each site's own.
         """
         count = np.bincount(labels)
-        residual = self.residuals(self._unpenalised(labels, len(count)))[self.known]
+        models = solve(members(labels, len(count)) @ self.weighted)[0]
+        residual = self.residuals(models)[self.known]
         logs = np.log(count / count.sum()) - 0.5 * residual / self.noise[self.known, None]
         top = logs.max(axis=1)
         value = -2.0 * float((top + np.log(np.exp(logs - top[:, None]).sum(axis=1))).sum())
@@ -302,15 +305,13 @@ class Evidence:
     def profile_bic(self, labels: Indices) -> float:
         """BIC of a partition with one noise variance, where sites' rows do not tell their own."""
         n_clusters = int(labels.max()) + 1
-        residual = self.residuals(self._unpenalised(labels, n_clusters))
+        models = solve(members(labels, n_clusters) @ self.statistics)[0]
+        residual = self.residuals(models)
         total = residual[np.arange(len(labels)), labels].sum()
         n_rows = float(self.n_rows.sum())
         least = max(RESIDUAL_ROUNDING * self.statistics[:, -2].sum(), np.finfo(float).tiny)
         noise = max(float(total), least) / n_rows
         return float(n_rows * np.log(noise) + n_clusters * self.n_coefficients * np.log(n_rows))
-
-    def _unpenalised(self, labels: Indices, n_clusters: int) -> Floats:
-        return solve(members(labels, n_clusters) @ self.weighted)[0]
 
     @cached_property
     def tells_noise(self) -> bool:
@@ -328,12 +329,20 @@ class Evidence:
         together = solve(self.weighted.sum(axis=0))[1]
         return self.testable & (self.rank >= together)
 
-    def metric(self) -> Floats:
+    def covariances(self) -> Floats:
+        """Sampling covariance of every site's least squares (m, d, d); zero where there is none."""
+        spare = self.n_rows - self.rank
+        noise = self.plain_residual / np.maximum(spare, 1.0)
+        if self.as_sent:
+            noise = np.ones(len(noise))
+        usable = self.known & (spare >= LEAST_FREEDOM)
+        return np.where(usable, noise, 0.0)[:, None, None] * _scaled_inverse(self.gram)
+
+    def metric(self, who: Indices) -> Floats:
         """Factor L (d, d): models times L are points whose distance is that of predictions.
 
-        L L' is the mean over sites of X'X in units of their noise.
+        L L' is the mean over the sites `who` of X'X in units of their noise.
         """
-        who = self.full_models
         mean = (self.gram[who] / self.noise[who, None, None]).mean(axis=0)
         scale = np.sqrt(np.maximum(np.diag(mean), np.finfo(float).tiny))
         values, vectors = np.linalg.eigh(mean / np.outer(scale, scale))
@@ -377,13 +386,11 @@ def _scaled_inverse(gram: Floats) -> Floats:
 # ------------------------------------------------------------------ from models and covariances
 
 
-def sums_of(
-    models: Floats, covariances: Floats, rows: Floats, with_level: bool, known_noise: bool
-) -> Floats:
+def sums_of(models: Floats, covariances: Floats, rows: Floats, known_noise: bool) -> Floats:
     """Packed statistics (m, q) of sites that sent a model, its covariance and their rows.
 
-    The covariance is s^2 (X'X)^-1: with an intercept (`with_level`) s^2 follows from the number of
-    rows, else, and where noise is known, it counts as 1. Zero for a site without covariance.
+    The covariance is s^2 (X'X)^-1: with an intercept, the last column, s^2 follows from the number
+    of rows; with `known_noise` it counts as 1. Zero for a site without covariance.
     """
     m, d = models.shape
     out = np.zeros((m, (d + 1) * (d + 2) // 2 + 1))
@@ -392,7 +399,7 @@ def sums_of(
         return out
     precision = _scaled_inverse(covariances[known])
     noise = np.ones(len(known))
-    if with_level and not known_noise:
+    if not known_noise:
         noise = rows[known] / np.maximum(precision[:, -1, -1], np.finfo(float).tiny)
     gram = precision * noise[:, None, None]
     cross = np.einsum("mij,mj->mi", gram, models[known])

@@ -69,7 +69,7 @@ class _PenalisedLoss(ABC):
 
     @cached_property
     def penalties(self) -> Floats:
-        """Strength of the penalty on every coefficient, (d,), or (m, d) if clients have their own."""
+        """Strength of the penalty on every coefficient, (d,); (m, d) if clients have their own."""
         if self.own_strengths is not None:
             return np.maximum(self.own_strengths, self.least_penalty)
         strength = np.full(self.n_coefficients, max(self.alpha, self.least_penalty))

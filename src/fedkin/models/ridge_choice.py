@@ -94,8 +94,9 @@ def choose_ridge(
 
 def _relative(scores: Floats) -> Floats:
     """Scores (m, s) over those of the largest strength, the first; 1 where there are none."""
-    first = np.where(np.isfinite(scores[:, :1]) & (scores[:, :1] > 0), scores[:, :1], np.inf)
-    return np.where(np.isfinite(first), scores / first, 1.0)
+    first = scores[:, :1]
+    told = np.isfinite(first) & (first > 0)
+    return np.where(told, scores, 1.0) / np.where(told, first, 1.0)
 
 
 def _typical_variances(statistics: Floats, fit_intercept: bool) -> Floats:
