@@ -62,7 +62,7 @@ class Sites:
 
         Numbers that no rows can give cost their site its part: it counts as not heard.
         """
-        fine = _plausible(replies, self.settings.fit_intercept)
+        fine = _plausible(replies)
         self.implausible[replies.clients[~fine]] = True
         about_fit = {name: array[fine] for name, array in replies.items() if name != "choice"}
         self._last.put(replies.clients[fine], about_fit)
@@ -150,11 +150,12 @@ class Sites:
         return evidence.take(np.flatnonzero(labels >= 0)).population
 
 
-def _plausible(replies: Replies, fit_intercept: bool) -> Bools:
+def _plausible(replies: Replies) -> Bools:
     """Whether rows can have given what each client sent, (m,)."""
     fine: Bools = np.ones(len(replies.clients), dtype=bool)
     if "statistics" in replies and replies["statistics"].shape[1]:
-        fine &= possible(np.ascontiguousarray(replies["statistics"].T), fit_intercept)
+        # Rows may have weights, which the server does not see: their sum is not their number.
+        fine &= possible(np.ascontiguousarray(replies["statistics"].T), False)
     if "rows" in replies:
         fine &= (replies["rows"] >= 1) & (replies["rows"] <= MOST_ROWS)
     if "covariance" in replies and replies["covariance"].shape[1]:

@@ -28,7 +28,27 @@ class NoCovarianceWarning(UserWarning):
     """Sites were to be weighted by a sampling covariance that their rows do not give."""
 
 
-class ODCL(ClusteredEstimator):
+class _WeightedRows(ClusteredEstimator):
+    """Estimators whose rows may count more or less than others."""
+
+    _takes_weights = True
+
+    def fit(self, X=None, y=None, groups=None, sample_weight=None):
+        """Fit to sites: rows X with target y and a site name per row, or a Federation.
+
+        `sample_weight`: what each row counts, as in scikit-learn; a row of weight zero is none. The
+        logistic penalty is relative to the sum of a site's weights, the squared one to its rows.
+        Without data, the engine reaches sites that hold their own.
+        """
+        return self._fit_to(X, y, groups, sample_weight)
+
+    def _check_data(self, federation: Federation, settings) -> None:
+        super()._check_data(federation, settings)
+        if federation.weights is not None and settings.solver != "exact":
+            raise ValueError("stochastic steps take no weights of rows; use solver='exact'")
+
+
+class ODCL(_WeightedRows):
     """Which sites are of a kind, and the model of each kind, in one round.
 
     Every site fits its own model; the server clusters the models and averages each cluster.
@@ -170,7 +190,7 @@ def _fixed_but(*free: str, **values: Any) -> dict[str, Any]:
     return {n: v for n, v in fixed.items() if n not in {"loss", "alpha", "fit_intercept", *free}}
 
 
-class NaiveAveraging(ClusteredEstimator):
+class NaiveAveraging(_WeightedRows):
     """One model for all sites: the average of their models, as if they were all of a kind.
 
     Parameters
@@ -192,7 +212,7 @@ class NaiveAveraging(ClusteredEstimator):
     _fixed = _fixed_but("aggregate", given_clusters="one")
 
 
-class LocalERM(ClusteredEstimator):
+class LocalERM(_WeightedRows):
     """Every site its own model: nobody joins.
 
     A site that was not in the fit has the average of all (`aggregate`); one given to `adapt` has

@@ -202,7 +202,11 @@ class LogisticLoss(_PenalisedLoss):
                 f"site {site!r}: the target has the value {clients.y[~known][0]:g}; logistic loss "
                 "needs 0 and 1, or -1 and 1: recode it before fitting"
             )
-        columns = np.concatenate([logistic.signed(clients.y)[:, None], clients.X], axis=1)
+        # A row's weight is the size of its target, whose sign is the class.
+        target = logistic.signed(clients.y)
+        if clients.weights is not None:
+            target = target * clients.weights
+        columns = np.concatenate([target[:, None], clients.X], axis=1)
         return cls(fit_intercept, alpha, RowBlocks.of(clients, columns, False))
 
     def take(self, who: Indices) -> LogisticLoss:
@@ -214,6 +218,14 @@ class LogisticLoss(_PenalisedLoss):
     def own_strengths(self) -> Floats | None:
         """Strengths (m, d) that were chosen for every client; None where one `alpha` holds."""
         return self.strengths
+
+    @property
+    def totals(self) -> Floats:
+        """What the rows of every client count together, (m,)."""
+        out = np.zeros(self.rows.n_clients)
+        for block in self.rows.blocks:
+            out[block.clients] = self._parts(block)[2].sum(axis=1)
+        return out
 
     def with_chosen_strengths(self) -> LogisticLoss:
         """The same clients, the penalty of each by approximate leave-one-out."""
@@ -254,16 +266,16 @@ class LogisticLoss(_PenalisedLoss):
             X, y, present = self._parts(block)
             margins = y[:, None, :] * (models @ X)
             total = np.einsum("kjn,kn->kj", np.logaddexp(0.0, -margins), present)
-            out[block.clients] = total / block.sizes[:, None]
+            out[block.clients] = total / present.sum(axis=1)[:, None]
         return out
 
     def gradients(self, coef: Floats) -> Floats:
         """Gradient of every client's penalised loss at its own model (m, d)."""
         out = self.penalties * coef
         for block in self.rows.blocks:
-            X, y, _ = self._parts(block)
+            X, y, present = self._parts(block)
             score = np.einsum("kdn,kd->kn", X, coef[block.clients])
-            pull = logistic.slopes(score, y) / block.sizes[:, None]
+            pull = logistic.slopes(score, y) * present / present.sum(axis=1)[:, None]
             out[block.clients] += (X @ pull[..., None])[..., 0]
         return out
 
@@ -275,7 +287,7 @@ class LogisticLoss(_PenalisedLoss):
         for block in self.rows.blocks:
             X, _, present = self._parts(block)
             share = expit(np.einsum("kdn,kd->kn", X, at[block.clients]))
-            weight = share * (1.0 - share) * present / block.sizes[:, None]
+            weight = share * (1.0 - share) * present / present.sum(axis=1)[:, None]
             out[block.clients] += (X * weight[:, None, :]) @ X.transpose(0, 2, 1)
         return out
 
@@ -286,7 +298,8 @@ class LogisticLoss(_PenalisedLoss):
         enough = np.flatnonzero(self.rows.sizes > d)
         if len(enough):
             part = self.take(enough)
-            out[enough] = np.linalg.inv(part.curvatures(coef[enough])) / part.sizes[:, None, None]
+            inverse = np.linalg.inv(part.curvatures(coef[enough]))
+            out[enough] = inverse / part.totals[:, None, None]
         return out
 
     def steepness(self) -> Floats:
@@ -305,9 +318,10 @@ class LogisticLoss(_PenalisedLoss):
         return logistic.slopes(score, logistic.signed(y))
 
     def _parts(self, block: Block) -> tuple[Floats, Floats, Floats]:
-        """Design (k, d, width), target (k, width) and presence (k, width)."""
+        """Design (k, d, width), target (k, width) and what rows count (k, width), 0 for none."""
         data = block.data
-        return data[:, 1:] if self.fit_intercept else data[:, 1:-1], data[:, 0], data[:, -1]
+        design = data[:, 1:] if self.fit_intercept else data[:, 1:-1]
+        return design, np.sign(data[:, 0]), np.abs(data[:, 0])
 
 
 LocalLoss = SquaredLoss | LogisticLoss

@@ -6,7 +6,7 @@ length. With fewer rows than coefficients the minimiser lies in the span of the 
 40 images with 3072 pixels is solved in 40 coordinates.
 
 Blocks (see `models.row_blocks`): design (k, d, width), target -1 or 1 (k, width), which is 0 where
-`present` (k, width) is.
+`present` (k, width) is; `present` is 1, or what the row counts (its weight).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _newton_step(
     n_rows = present.sum(axis=1, keepdims=True)
     score = np.einsum("kdn,kd->kn", X, coef)
     share = expit(score)
-    gradient = strength * coef + (X @ (slopes(score, y) / n_rows)[..., None])[..., 0]
+    gradient = strength * coef + (X @ (slopes(score, y) * present / n_rows)[..., None])[..., 0]
     weight = share * (1.0 - share) * present / n_rows
     hessian = (X * weight[:, None, :]) @ X.transpose(0, 2, 1)
     places = np.arange(strength.shape[-1])

@@ -77,6 +77,6 @@ def _left_out_loss(
     solved = np.linalg.solve(hessian, X)
     leverage = np.einsum("kdn,kdn->kn", X, solved) / n[:, None]
     spare = np.maximum(1.0 - weight * leverage, LEAST_SPARE)
-    without = score + logistic.slopes(score, y) * leverage / spare
+    without = score + logistic.slopes(score, y) * present * leverage / spare
     losses = np.logaddexp(0.0, -y * without) * present
     return np.asarray(losses.sum(axis=1) / n)
