@@ -38,6 +38,7 @@ MODULES = (
     "fedgrem_beyond",
     "clustering_beyond",
     "odcl_beyond",
+    "odcl_real",
     "fmlr_nuisance",
     "fmlr_beyond",
     "fgpr_beyond",

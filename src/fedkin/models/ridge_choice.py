@@ -123,13 +123,18 @@ def _scores(
         variances = np.broadcast_to(typical, variances.shape)
     correlations, slopes, left = _centred(gram, cross, square, n, variances, fit_intercept)
     values, vectors = np.linalg.eigh(correlations)
-    values = np.maximum(values, 0.0)
-    along = np.einsum("mij,mi->mj", vectors, slopes) ** 2
-    shrunk = values[:, None, :] + strengths[:, None]
-    gained = (along[:, None, :] * (shrunk + strengths[:, None]) / shrunk**2).sum(axis=-1)
-    residual = np.maximum(left[:, None] - gained, RESIDUAL_ROUNDING * (square / n)[:, None])
-    freedom = (values[:, None, :] / shrunk).sum(axis=-1) + fit_intercept
-    spare = 1.0 - freedom / n[:, None]
+    # Sums without cancelling terms: near interpolation a score is one small number over another.
+    told = values > CONSTANT * np.maximum(values[:, -1:], np.finfo(float).tiny)
+    values = np.where(told, values, 1.0)
+    along = np.where(told, np.einsum("mij,mi->mj", vectors, slopes) ** 2, 0.0)
+    out_of_reach = np.maximum(left - (along / values).sum(axis=-1), 0.0)
+    shrunk = strengths[:, None] / (values[:, None, :] + strengths[:, None])
+    residual = out_of_reach[:, None] + ((along / values)[:, None, :] * shrunk**2).sum(axis=-1)
+    residual = np.maximum(residual, RESIDUAL_ROUNDING * (square / n)[:, None])
+    rank = told.sum(axis=-1)[:, None]
+    unspent = np.where(told[:, None, :], shrunk, 0.0).sum(axis=-1)
+    freedom = rank - unspent + fit_intercept
+    spare = (n[:, None] - fit_intercept - rank + unspent) / n[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
         scores = np.where(spare > 0, residual / spare**2, np.inf)
     return variances, freedom, scores
