@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedkin.arrays import Bools, Floats
+from fedkin.models.kinds_prediction import Misfit
 
 # A site is odd if chance gives such misfit anywhere in the federation once in a hundred fits ...
 FAMILY_LEVEL = 0.01
@@ -36,4 +37,39 @@ def odd_by_likelihood(loglik: Floats, rows: Floats, sigma: float) -> Bools:
     wide = np.flatnonzero(deviance / n > LEAST_RATIO * typical)
     unlikely = chdtrc(n[wide], deviance[wide] / typical) < FAMILY_LEVEL / heard.sum()
     odd[np.flatnonzero(heard)[wide[unlikely]]] = True
+    return odd
+
+
+def odd_by_misfit(misfit: Misfit, noise_shape: float = np.inf) -> Bools:
+    """Whether each site departs further, or is noisier, than a fit with departures says, (m,).
+
+    Departures are measured beside the median site's: odd sites widen the fitted spread itself.
+    `noise_shape` is a of the inverse gamma where sites have noise of their own.
+    """
+    from scipy.special import fdtrc
+
+    departure, directions, residual, rows = misfit
+    odd = _odd_squares(departure, directions, most_typical=1.0)
+    if not np.isfinite(noise_shape):
+        return odd | _odd_squares(residual, rows)
+    some = rows > 0
+    ratio = np.where(some, residual / np.where(some, rows, 1.0), 0.0)
+    tail = fdtrc(np.where(some, rows, 1.0), 2.0 * noise_shape, ratio)
+    return odd | (some & (tail < FAMILY_LEVEL / max(int(some.sum()), 1)))
+
+
+def _odd_squares(squares: Floats, degrees: Floats, most_typical: float = np.inf) -> Bools:
+    """Whether sums of `degrees` squares are too large beside the median one's, (m,)."""
+    from scipy.special import chdtrc, gammaincinv
+
+    odd = np.zeros(len(squares), dtype=bool)
+    some = np.flatnonzero((degrees > 0) & np.isfinite(squares))
+    if not len(some):
+        return odd
+    n, square = degrees[some], squares[some]
+    typical = min(float(np.median(square / (2 * gammaincinv(n / 2, 0.5)))), most_typical)
+    if typical <= 0:
+        return odd
+    wide = square / n > LEAST_RATIO * typical
+    odd[some] = wide & (chdtrc(n, square / typical) < FAMILY_LEVEL / len(some))
     return odd
