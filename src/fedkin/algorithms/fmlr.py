@@ -281,7 +281,7 @@ def program(roster: Roster, settings: FmlrSettings) -> Program:
         if not settings.as_printed:
             tried = chooser.look(settings.ways, numbers)
         mixed_model = chooser.mixed_model()
-        if mixed_model is not None and mixed_model not in tried:
+        if mixed_model is not None and not any(each is mixed_model for each in tried):
             beside.append(mixed_model)
     chosen = tried[int(first_least(np.array([each.bic for each in tried]), floor=RELATIVE))]
     curve = np.array([*(each.row(True) for each in tried), *(each.row(False) for each in beside)])

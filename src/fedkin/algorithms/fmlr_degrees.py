@@ -3,7 +3,7 @@
 What the sites sent for FMLR is all it takes (`models.kinds_degrees`): no site is asked again. The
 curve of K without departures is there before; here come the mixed model (one kind with
 departures), kinds with departures, and kinds whose sites have their own noise. Each of these is
-followed over K until BIC has risen twice, and only where there is a sign of it:
+followed over K until BIC has risen, and only where there is a sign of it:
 
 - departures, if the mixed model beats every number of kinds without, or if they pay at the best
   number of kinds without;
@@ -49,8 +49,10 @@ LEAST_SITES = 4
 N_CLUSTERINGS = 3
 # Slope of -2 log likelihood at which a fit has settled.
 SETTLED = 1e-3
-# BIC may rise so often along K before a way is left.
-PATIENCE = 2
+# BIC may rise so often along K before a way with one noise, or with own ones, is left.
+PATIENCE = (2, 1)
+# Rows that a coefficient of a kind needs where sites depart or have their own noise.
+ROWS_A_COEFFICIENT = 5.0
 
 
 class Tried(NamedTuple):
@@ -119,29 +121,38 @@ class Chooser:
         bic = -2 * loglik + free * np.log(self.source.n_rows)
         return Tried(found.way, found.coef, loglik, float(bic), found)
 
-    def follow(self, way: Way, numbers: Iterable[int]) -> None:
-        """Try numbers of kinds one after another until BIC has risen twice."""
-        best, risen = np.inf, 0
+    def follow(self, way: Way, numbers: Iterable[int]) -> int:
+        """Try numbers of kinds one after another until BIC has risen; the best of them."""
+        best, least, risen = 0, np.inf, 0
         for n_kinds in numbers:
             bic = self.at(way, n_kinds).bic
-            risen = 0 if bic < best else risen + 1
-            best = min(best, bic)
-            if risen == PATIENCE:
-                return
+            risen = 0 if bic < least else risen + 1
+            if not risen:
+                best, least = n_kinds, bic
+            if risen == PATIENCE[way.own_noise]:
+                break
+        return best
+
+    def carried(self, numbers: Sequence[int]) -> list[int]:
+        """Numbers of kinds whose coefficients the rows can carry beside departures or noises.
+
+        A kind could fit a few sites exactly, and noises of their own would praise it for that.
+        """
+        most = self.source.n_rows / (ROWS_A_COEFFICIENT * self.source.n_coefficients)
+        return [n for n in numbers if n == numbers[0] or n <= most]
 
     # ------------------------------------------------------------ the choice
 
     def look(self, ways: Sequence[Way], numbers: Sequence[int]) -> list[Tried]:
         """Everything that is worth a try; what was tried, with the fits without departures."""
-        only = len(ways) == 1
+        only, numbers = len(ways) == 1, self.carried(numbers)
         if DEGREES in ways and enough_for_degrees(self.source):
             self._look_at_degrees(numbers, only or NEITHER not in ways)
         own = [way for way in ways if way.own_noise]
         if not enough_for_degrees(self.source):
             own = [way for way in own if not way.degrees]
         if own and (not any(not way.own_noise for way in ways) or self._noises_differ(ways)):
-            for way in own:
-                self.follow(way, numbers)
+            self._follow_own_noise(own, numbers)
         plain = self.plain.values() if NEITHER in ways else ()
         return [*plain, *(tried for tried in self.tried if tried.way in ways)]
 
@@ -153,6 +164,14 @@ class Chooser:
         signs = self.at(DEGREES, numbers[0]).bic < least.bic
         if signs or self.at(DEGREES, least.n_kinds).bic < least.bic:
             self.follow(DEGREES, numbers)
+
+    def _follow_own_noise(self, ways: Sequence[Way], numbers: Sequence[int]) -> None:
+        """With departures first; without, kinds that only stand for departures have no end."""
+        last = numbers[-1]
+        if BOTH in ways:
+            last = self.follow(BOTH, numbers) + 2
+        if OWN_NOISE in ways:
+            self.follow(OWN_NOISE, [n for n in numbers if n <= last or n == numbers[0]])
 
     def _noises_differ(self, ways: Sequence[Way]) -> bool:
         """Whether squared residuals under the best fit so far ask for noises of their own."""

@@ -240,7 +240,7 @@ class FMLR(RegressorMixin, FederatedEstimator):
         if len(result.noise) and result.labels is not None:
             return self.client_names_[result.labels == NOISE_LABEL]
         if result.way is not None:
-            odd = odd_by_misfit(self._known.misfit(), float(result.noise_shape))
+            odd = odd_by_misfit(self._known.misfit(), result.own_noise)
             return self.client_names_[result.heard[odd]]
         odd = odd_by_likelihood(result.site_loglik, result.site_rows, self.sigma_)
         return self.client_names_[odd]
@@ -337,7 +337,7 @@ class FMLR(RegressorMixin, FederatedEstimator):
         if level is not None and not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1, not {level}")
         found = self._known.predict(rows, asked, codes)
-        std = [np.sqrt(found.variance())] if return_std else []
+        std = [found.std()] if return_std else []
         ends = [found.intervals(level)] if level is not None else []
         return (found.mean(), *std, *ends)
 

@@ -12,6 +12,8 @@ FAMILY_LEVEL = 0.01
 # ... and if its residual variance is also this many times the typical one: with many rows every
 # small misfit is significant, and small misfit is not oddness.
 LEAST_RATIO = 3.0
+# Between the quartiles of a normal law, in standard deviations.
+QUARTILES = 1.349
 
 
 def odd_by_likelihood(loglik: Floats, rows: Floats, sigma: float) -> Bools:
@@ -40,22 +42,37 @@ def odd_by_likelihood(loglik: Floats, rows: Floats, sigma: float) -> Bools:
     return odd
 
 
-def odd_by_misfit(misfit: Misfit, noise_shape: float = np.inf) -> Bools:
+def odd_by_misfit(misfit: Misfit, own_noise: bool = False) -> Bools:
     """Whether each site departs further, or is noisier, than a fit with departures says, (m,).
 
-    Departures are measured beside the median site's: odd sites widen the fitted spread itself.
-    `noise_shape` is a of the inverse gamma where sites have noise of their own.
+    Everything is measured beside the sites in the middle: odd ones widen the fitted spread of
+    departures, and that of noises where every site has its own.
     """
-    from scipy.special import fdtrc
-
     departure, directions, residual, rows = misfit
     odd = _odd_squares(departure, directions, most_typical=1.0)
-    if not np.isfinite(noise_shape):
-        return odd | _odd_squares(residual, rows)
-    some = rows > 0
-    ratio = np.where(some, residual / np.where(some, rows, 1.0), 0.0)
-    tail = fdtrc(np.where(some, rows, 1.0), 2.0 * noise_shape, ratio)
-    return odd | (some & (tail < FAMILY_LEVEL / max(int(some.sum()), 1)))
+    return odd | (_odd_noises if own_noise else _odd_squares)(residual, rows)
+
+
+def _odd_noises(squares: Floats, degrees: Floats) -> Bools:
+    """Whether residual variances are too large beside the middle half of all, on log scale, (m,).
+
+    The logarithm of a variance from n squares varies by trigamma(n / 2) around the site's own.
+    """
+    from scipy.special import digamma, ndtr, polygamma
+
+    odd = np.zeros(len(squares), dtype=bool)
+    some = np.flatnonzero((degrees > 0) & (squares > 0) & np.isfinite(squares))
+    if len(some) < 2:
+        return odd
+    n = degrees[some]
+    logs = np.log(squares[some] / n) - digamma(n / 2) + np.log(n / 2)
+    chance = polygamma(1, n / 2)
+    low, middle, high = np.quantile(logs, (0.25, 0.5, 0.75))
+    between = max(((high - low) / QUARTILES) ** 2 - float(np.median(chance)), 0.0)
+    away = logs - middle
+    unlikely = ndtr(-away / np.sqrt(between + chance)) < FAMILY_LEVEL / len(some)
+    odd[some] = unlikely & (away > np.log(LEAST_RATIO))
+    return odd
 
 
 def _odd_squares(squares: Floats, degrees: Floats, most_typical: float = np.inf) -> Bools:

@@ -32,9 +32,10 @@ from fedkin.models.site_noise import NoiseData
 from fedkin.models.site_noise import Parameters as NoiseParameters
 from fedkin.models.small_matrices import backward
 
-# Ranges of log s^2 and of log a; beyond, numbers are rounding or the noise is one for all.
-LEAST_LOGS = np.array([-30.0, -3.0])
-MOST_LOGS = np.array([6.0, 14.0])
+# Ranges of log s^2 and of log a, those of `site_noise_fit`: beyond, numbers are rounding, or the
+# noise is one for all, or a new client's could be anything.
+LEAST_LOGS = np.array([-30.0, -1.0])
+MOST_LOGS = np.array([5.0, 14.0])
 # Where own noises are looked for before they are fitted: log s^2 beside the common one, and log a.
 GAIN_LOGS, GAIN_SHAPES = np.linspace(-7.0, 1.0, 33), np.linspace(-2.0, 6.0, 17)
 
@@ -99,6 +100,8 @@ class CommonNoise:
             in_factor -= np.einsum("jim,m->ij", solved[:, p1:], share.sum(axis=0))
             in_coef = np.einsum("krm,km->kr", pulled[:, :-1], share) / variance
             in_noise = float((share * (square / variance - prepared.n_rows)).sum())
+            if not LEAST_LOGS[0] < 2.0 * numbers[-1] < MOST_LOGS[0]:
+                in_noise = 0.0
             return in_coef, np.append(self.shape.gather(in_factor), in_noise)
 
         return Evaluated(loglik, slopes)
@@ -153,7 +156,8 @@ class OwnNoise:
             in_variance = float((share * (a - prior * precision)).sum())
             log_t = np.log(rate) - digamma(power)
             in_shape = np.log(prior) - digamma(a) - log_t + 1.0 - prior / a * precision
-            return in_coef, np.array([in_variance, a * float((share * in_shape).sum())])
+            in_logs = np.array([in_variance, a * float((share * in_shape).sum())])
+            return in_coef, _within_range(in_logs, numbers)
 
         return Evaluated(loglik, slopes)
 
@@ -193,7 +197,7 @@ class OwnNoiseAndDegrees:
 
         def slopes(share: Floats) -> tuple[Floats, Floats]:
             each = np.array([part @ one.slope for part, one in zip(share, found)])
-            return each[:, :p], each[:, p:].sum(axis=0)
+            return each[:, :p], _within_range(each[:, p:].sum(axis=0), numbers)
 
         return Evaluated(np.array([one.loglik for one in found]), slopes)
 
@@ -210,6 +214,18 @@ class OwnNoiseAndDegrees:
         m = self.data.squares.shape[2]
         of_spread = np.full(self.n_numbers - 2, 4.0 * m / self.variance(numbers))
         return np.append(of_spread, [2.0 * m, 2.0 * m])
+
+
+def noise_shape(numbers: Floats) -> float:
+    """a of the clients' noise variances."""
+    return float(np.exp(np.clip(numbers[-1], LEAST_LOGS[1], MOST_LOGS[1])))
+
+
+def _within_range(slope: Floats, numbers: Floats) -> Floats:
+    """Slopes with those of log s^2 and log a, the last two, zero where these are cut."""
+    logs = numbers[-2:]
+    inside = (logs > LEAST_LOGS) & (logs < MOST_LOGS)
+    return np.append(slope[:-2], np.where(inside, slope[-2:], 0.0))
 
 
 def without_effects(data: NoiseData, half: Floats) -> Floats:

@@ -15,8 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fedkin.arrays import Floats, Indices
-from fedkin.models import linear_mixed_fit, site_noise_fit
+from fedkin.models import linear_mixed_fit
 from fedkin.models.kinds_degrees import (
+    LEAST_LOGS,
     CommonNoise,
     Likelihood,
     Objective,
@@ -24,6 +25,8 @@ from fedkin.models.kinds_degrees import (
     OwnNoiseAndDegrees,
     away_from,
     mixed,
+    noise_shape,
+    without_effects,
 )
 from fedkin.models.least_squares import RANK_TOLERANCE, residual_coefficients, solve, unpack
 from fedkin.models.linear_mixed import Prepared, eliminate
@@ -231,7 +234,7 @@ def _searched(
         weights=np.exp(log_weights),
         random_covariance=own @ own.T,
         sigma=prepared.scale * float(np.sqrt(likelihood.variance(numbers))),
-        noise_shape=float(np.exp(numbers[-1])) if way.own_noise else np.inf,
+        noise_shape=noise_shape(numbers) if way.own_noise else np.inf,
         loglik=-0.5 * found.value - volume,
         n_covariance=clients.shape.n_parameters if way.degrees else 0,
         gradient=found.gradient,
@@ -351,8 +354,7 @@ def _step(clients: Clients, at: Start, outside: Floats | None) -> tuple[Start, f
     factor, shape = clients.shape.factor(at.numbers[:-1]), clients.shape
     variance, n_kinds = float(np.exp(2.0 * at.numbers[-1])), len(at.coef)
     root, half = eliminate(prepared.products, factor)
-    own = half[:, :p1]
-    inverse = clients.data.squares - np.einsum("jrm,jsm->rsm", own, own)
+    inverse = without_effects(clients.data, half)
     logdet = 2.0 * np.log(np.einsum("jjm->jm", root)).sum(axis=0)
 
     def squares(coef: Floats) -> Floats:
@@ -366,7 +368,7 @@ def _step(clients: Clients, at: Start, outside: Floats | None) -> tuple[Start, f
     regular = share[:n_kinds]
     coef = _least_squares(inverse, regular, at.coef)
     rows = max(float((regular * n).sum()), 1.0)
-    least = site_noise_fit.LEAST_LOGS[0]
+    least = LEAST_LOGS[0]
     log_variance = max(np.log(max(float((regular * squares(coef)).sum()) / rows, 1e-300)), least)
     theta = at.numbers[:-1]
     if theta.any():

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedkin.arrays import Floats, Indices
-from fedkin.models.kinds_degrees import OwnNoiseAndDegrees, away_from, mixed
+from fedkin.models.kinds_degrees import OwnNoiseAndDegrees, away_from, mixed, noise_shape
 from fedkin.models.kinds_degrees_fit import Clients, KindsFit, likelihood_of
 from fedkin.models.linear_mixed import eliminate
 from fedkin.models.linear_mixed_scales import products_of
@@ -25,7 +25,11 @@ from fedkin.models.site_noise_fit import Posterior, coef_information, noise_data
 from fedkin.models.site_noise_fit import posterior as noise_posterior
 from fedkin.models.small_matrices import backward, forward
 
-N_BISECTIONS = 60
+N_BISECTIONS = 100
+# Of a normal, one standard deviation to either side.
+MIDDLE = 0.6826894921370859
+# A standard deviation so many times the median part's comes from a tail without end.
+WILD = 1e3
 # A client whose probability of all kinds together is less is taken for one of them by lot.
 HARDLY_REGULAR = 1e-12
 # Degrees of freedom below which a variance is hardly known at all.
@@ -46,10 +50,24 @@ class Mixture(NamedTuple):
 
     def variance(self) -> Floats:
         """Within and between the parts, (n,)."""
-        with np.errstate(invalid="ignore"):
-            wider = np.where(np.isinf(self.degrees), 1.0, self.degrees / (self.degrees - 2.0))
+        less = np.where(np.isinf(self.degrees), 1e18, self.degrees) - 2.0
+        wider = np.where(less > 0, 1.0 + 2.0 / np.where(less > 0, less, 1.0), np.inf)
         away = self.means - self.mean()[:, None]
-        return np.asarray((self.weights * (self.scales * wider + away**2)).sum(axis=1))
+        within = np.where(self.weights > 0, self.weights * self.scales * wider, 0.0)
+        return np.asarray((within + self.weights * away**2).sum(axis=1))
+
+    def std(self) -> Floats:
+        """Standard deviations, (n,); half the width of the middle 68 % where there is none.
+
+        A new client's noise may have no mean.
+        """
+        spread = np.sqrt(self.variance())
+        wild = ~(spread < WILD * np.sqrt(np.median(self.scales, axis=1)))
+        if wild.any():
+            some = Mixture(*(part[wild] for part in self))
+            low, high = some.intervals(MIDDLE).T
+            spread[wild] = 0.5 * (high - low)
+        return spread
 
     def quantile(self, level: float) -> Floats:
         """The outcome below which `level` of the probability lies, (n,)."""
@@ -178,7 +196,7 @@ class KindsPosterior:
         """No departures; the noise is Student's with the client's own degrees of freedom."""
         prepared = data.prepared
         (q, _, m), p = prepared.products.shape, prepared.rank
-        a = float(np.exp(self.fit.numbers[-1]))
+        a = noise_shape(self.fit.numbers)
         toward = away_from(self.coef[k : k + 1])[0]
         square = np.einsum("r,rsm,s->m", toward, data.squares, toward, optimize=True)
         square = np.maximum(square, LEAST_NOISE * prepared.n_rows)
@@ -274,6 +292,6 @@ class KindsPosterior:
             scales = noise + own
             weights = known.nodes.weight[:, place].T * share[k, place, None]
             centre = (X @ self.fit.coef[k])[:, None] + prepared.scale * means
-            freedom = np.maximum(scales**2 / np.maximum(unsure, 1e-300), LEAST_DEGREES)
+            freedom = scales**2 / np.maximum(unsure, 1e-300)
             parts.append((weights, centre, prepared.scale**2 * scales, freedom))
         return Mixture(*(np.concatenate(part, axis=1) for part in zip(*parts)))
