@@ -425,13 +425,14 @@ def _by_weight(fit: _Fit) -> _Fit:
 def _result(
     best: _Fit, curve: Floats, chosen: Tried, source: AtServer | AtSites, sites: Sites
 ) -> FmlrResult:
-    parameters = best.parameters
-    return FmlrResult(
-        coef=parameters.coef[0],
-        sigma=parameters.sigma[0],
-        weights=parameters.weights[0],
+    coef, sigma, weights = (part[0] for part in best.parameters)
+    n_components, d = coef.shape
+    result = FmlrResult(
+        coef=coef,
+        sigma=sigma,
+        weights=weights,
         noise=pack_noise(source.noise),
-        identified=best.counts[: parameters.coef.shape[1]] >= IDENTIFIED_CLIENTS,
+        identified=best.counts[:n_components] >= IDENTIFIED_CLIENTS,
         loglik=np.array(chosen.loglik),
         bic=np.array(chosen.bic),
         coef_covariance=best.coef_covariance(),
@@ -441,8 +442,9 @@ def _result(
         site_loglik=sites.loglik,
         site_rows=sites.rows,
         implausible=source.implausible,
-        responsibilities=sites.responsibilities,
+        random_covariance=np.zeros((d, d)),
     )
+    return result.with_responsibilities(sites.responsibilities)
 
 
 _PARAMETERS = {"coef": COEF, "sigma": SIGMA, "weights": WEIGHTS, "noise": NOISE}

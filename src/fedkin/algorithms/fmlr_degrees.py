@@ -151,10 +151,11 @@ class Chooser:
         own = [way for way in ways if way.own_noise]
         if not enough_for_degrees(self.source):
             own = [way for way in own if not way.degrees]
-        if own and (not any(not way.own_noise for way in ways) or self._noises_differ(ways)):
+        if own and (len(own) == len(ways) or self._noises_differ(ways)):
             self._follow_own_noise(own, numbers)
-        plain = self.plain.values() if NEITHER in ways else ()
-        return [*plain, *(tried for tried in self.tried if tried.way in ways)]
+        found = [tried for tried in self.tried if tried.way in ways]
+        # Too few sites to tell departures from noise: there are none.
+        return [*self.plain.values(), *found] if NEITHER in ways or not found else found
 
     def _look_at_degrees(self, numbers: Sequence[int], wanted: bool) -> None:
         if wanted or len(numbers) == 1:

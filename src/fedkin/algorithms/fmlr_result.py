@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,9 +32,10 @@ class FmlrResult(Result):
     """K regressions of d coefficients, an intercept last; G groups: K, and one more with noise.
 
     `weights` (G,), `curve` a row with `CURVE` for everything that was tried, `noise` the packed
-    noise group or empty, `responsibilities` (m, G) where they are known to the server. What follows
-    them is there where sites depart from their kind or have noise of their own (`way`): the search's
-    `numbers`, the `statistics` (., k) of the sites `heard`, and what is known of every site.
+    noise group or empty, `responsibilities` (m, G) where they are known to the server, and with
+    them every site's departure, coefficients and noise. Where sites depart from their kind or have
+    noise of their own there is the `way`, the search's `numbers`, and the `statistics` (., k) of the
+    sites `heard`.
     """
 
     coef: Floats
@@ -51,9 +52,9 @@ class FmlrResult(Result):
     site_loglik: Floats
     site_rows: Floats
     implausible: Bools
+    random_covariance: Floats
     responsibilities: Floats | None = None
     way: Bools | None = None
-    random_covariance: Floats | None = None
     noise_shape: Array | None = None
     numbers: Floats | None = None
     statistics: Floats | None = None
@@ -68,7 +69,18 @@ class FmlrResult(Result):
             return self
         heard = np.isfinite(self.site_loglik)[:, None]
         share = np.where(heard, memories["responsibilities"], self.weights)
-        return FmlrResult(**{**self, "responsibilities": share})
+        return self.with_responsibilities(share)
+
+    def with_responsibilities(self, share: Floats | None) -> FmlrResult:
+        """With (m, G) probabilities of groups, and what follows for sites that do not depart."""
+        if share is None:
+            return self
+        own = self.regular_share(share) @ self.coef
+        m, sigma = len(own), np.full(len(own), float(self.sigma))
+        effects = np.zeros((m, self.coef.shape[1]))
+        return replace(
+            self, responsibilities=share, site_coef=own, effects=effects, site_sigma=sigma
+        )
 
     # ------------------------------------------------------------ what follows
 
@@ -99,8 +111,7 @@ class FmlrResult(Result):
 
     def kinds(self) -> KindsFit:
         """The fit behind the result, where sites depart or have their own noise."""
-        assert self.way is not None and self.numbers is not None
-        assert self.random_covariance is not None and self.noise_shape is not None
+        assert self.numbers is not None and self.noise_shape is not None
         return KindsFit(
             way=Way(self.degrees, self.own_noise),
             coef=self.coef,
@@ -180,7 +191,6 @@ class FmlrResult(Result):
         return {**tables, "choice": self.choice()}
 
     def _departures(self, about: About) -> dict[str, Array]:
-        assert self.random_covariance is not None
         names = [*map(str, about.features), "(intercept)"][: len(self.random_covariance)]
         rows: dict[str, Array] = {
             "column": np.array(names, dtype=object),

@@ -224,17 +224,11 @@ class FMLR(RegressorMixin, FederatedEstimator):
 
     def _read_sites(self, result: FmlrResult) -> None:
         """What is known of every site."""
-        m, d = len(self.client_names_), self.n_features_in_
-        size = result.coef.shape[1]
-        self.random_columns_ = [*self._features(), "(intercept)"][:size]
-        own, effects = self.responsibilities_ @ result.coef, np.zeros((m, size))
-        self.random_covariance_, self.site_sigma_ = np.zeros((size, size)), np.full(m, self.sigma_)
-        if result.way is not None:
-            own, effects = result.site_coef, result.effects
-            self.random_covariance_ = result.random_covariance
-            self.site_sigma_ = result.site_sigma
-        self.effects_, self.site_coef_ = effects, own[:, :d]
-        self.site_intercept_ = own[:, d:].sum(axis=1)
+        d, own = self.n_features_in_, result.site_coef
+        self.random_columns_ = [*self._features(), "(intercept)"][: result.coef.shape[1]]
+        self.random_covariance_ = result.random_covariance
+        self.effects_, self.site_sigma_ = result.effects, result.site_sigma
+        self.site_coef_, self.site_intercept_ = own[:, :d], own[:, d:].sum(axis=1)
 
     def _odd_sites(self, result: FmlrResult) -> np.ndarray:
         if len(result.noise) and result.labels is not None:
