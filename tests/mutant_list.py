@@ -619,7 +619,7 @@ MUTANTS = (
     Mutant(
         "centre of the target lost",
         "algorithms/fmlr_expectation.py",
-        "- 2 * centre * total + n * centre**2",
+        "- 2 * centre * total + mass * centre**2",
         "- 2 * centre * total",
         ("tests/maths/test_choosing_by_bic.py",),
     ),

@@ -94,8 +94,12 @@ class FmlrSettings(Settings):
 
         So it is where sites do not send their statistics, and where noise or proportions are given.
         """
-        told = self.sigma is not None or self.weights is not None
-        return self.share != "statistics" or told or self.ways == (NEITHER,)
+        return self.share != "statistics" or self.told or self.ways == (NEITHER,)
+
+    @property
+    def told(self) -> bool:
+        """Whether noise or proportions are given, as in the paper."""
+        return self.sigma is not None or self.weights is not None
 
     @property
     def ways(self) -> tuple[Way, ...]:
@@ -125,7 +129,7 @@ class FmlrSettings(Settings):
         ]
         if asked and self.share != "statistics":
             raise ValueError(f"{asked[0]}={getattr(self, asked[0])!r} needs share='statistics'")
-        if asked and (self.sigma is not None or self.weights is not None):
+        if asked and self.told:
             raise ValueError(
                 f"{asked[0]}={getattr(self, asked[0])!r} learns noise and proportions; leave sigma "
                 "and weights at None"
@@ -275,9 +279,13 @@ def program(roster: Roster, settings: FmlrSettings) -> Program:
     for n_components in numbers:
         fits[n_components] = yield from _fit(source, n_components, settings)
     tried = [fit.tried(source) for fit in fits.values()]
-    beside = [] if 1 in fits else [_common_model(source, fits[numbers[0]].total)]
-    chooser = Chooser(source, settings, tried) if isinstance(source, AtServer) else None
-    if chooser is not None:
+    beside: list[Tried] = []
+    chooser = None
+    if not settings.told:
+        # Likelihoods under a given noise are not to be compared with others.
+        beside = [] if 1 in fits else [_common_model(source, fits[numbers[0]].total)]
+    if isinstance(source, AtServer) and not settings.told:
+        chooser = Chooser(source, settings, tried)
         if not settings.as_printed:
             tried = chooser.look(settings.ways, numbers)
         mixed_model = chooser.mixed_model()

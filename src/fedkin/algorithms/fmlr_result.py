@@ -268,7 +268,7 @@ class FmlrResult(Result):
                         "Sites differ by degrees rather than by kind: MixedModel, or degrees="
                         "'choose', fits them better."
                     )
-        elif common is not None:
+        elif common is not None and not about.settings.told:
             remarks.append(
                 f"BIC on the same rows: this fit {float(self.bic):.1f}, one common model "
                 f"{common[2]:.1f}."

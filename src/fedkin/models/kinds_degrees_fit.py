@@ -43,7 +43,7 @@ N_STEPS = 15
 # Clients looked at while beginnings are compared, and while a costly search is far from its end.
 MOST_AT_FIRST = 2000
 # Slope of -2 log likelihood at which a fit that is only compared, and one that is kept, may end.
-COMPARED, KEPT = 1e-2, 1e-6
+COMPARED, KEPT = 1e-3, 1e-6
 # A full covariance has so many numbers for a client, at most; else it is one variance for slopes.
 MOST_NUMBERS_A_CLIENT = 0.5
 # A client's own noise counts as if so many rows had shown the median client's.

@@ -77,26 +77,35 @@ class Mixture(NamedTuple):
 
         Newton's steps, halving where they leave what is known to hold it.
         """
-        spread = np.sqrt(self.scales)
-        reach = 60.0 * spread.max(axis=1)
+        from scipy.special import ndtri
+
+        reach = 60.0 * np.sqrt(self.scales.max(axis=1))
         low, high = self.means.min(axis=1) - reach, self.means.max(axis=1) + reach
-        x = self.mean()
+        between = (self.weights * (self.means - self.mean()[:, None]) ** 2).sum(axis=1)
+        usual = np.sqrt(np.median(self.scales, axis=1) + between)
+        x = np.clip(self.mean() + float(ndtri(level)) * usual, low, high)
+        rows = np.arange(len(x))
         for _ in range(MOST_STEPS):
-            below, slope = self._below(x, spread)
-            low, high = np.where(below < level, x, low), np.where(below < level, high, x)
+            part = Mixture(*(each[rows] for each in self))
+            below, slope = part._below(x[rows])
+            less = below < level
+            low[rows] = np.where(less, x[rows], low[rows])
+            high[rows] = np.where(less, high[rows], x[rows])
             with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-                step = x - (below - level) / slope
-            inside = (step > low) & (step < high)
-            new = np.where(inside, step, 0.5 * (low + high))
-            moved, x = np.abs(new - x), new
-            if np.all(moved <= NEAR * spread.min(axis=1)):
+                step = x[rows] - (below - level) / slope
+            inside = (step > low[rows]) & (step < high[rows])
+            new = np.where(inside, step, 0.5 * (low[rows] + high[rows]))
+            moved, x[rows] = np.abs(new - x[rows]), new
+            rows = rows[moved > NEAR * np.sqrt(part.scales.min(axis=1))]
+            if not len(rows):
                 break
         return np.asarray(x)
 
-    def _below(self, x: Floats, spread: Floats) -> tuple[Floats, Floats]:
+    def _below(self, x: Floats) -> tuple[Floats, Floats]:
         """Probability of less than x (n,), and the density there."""
         from scipy.special import gammaln, ndtr, stdtr
 
+        spread = np.sqrt(self.scales)
         away = (x[:, None] - self.means) / spread
         below, slope = ndtr(away), np.exp(-0.5 * away**2) / np.sqrt(2.0 * np.pi)
         few = self.degrees < NEARLY_NORMAL
