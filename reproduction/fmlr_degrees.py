@@ -138,7 +138,9 @@ def noises_promises(results: Results) -> list[Promise]:
             run = results.where(sites=sites, robust=robust)
             words = f"{sites} sites, robust={robust}"
             out += [
-                Promise(f"{words}: share of draws with 2 kinds", run.estimate("K right").mean, 0.95),
+                Promise(
+                    f"{words}: share of draws with 2 kinds", run.estimate("K right").mean, 0.95
+                ),
                 Promise(
                     f"{words}: adjusted Rand less that with the kinds' coefficients known",
                     run.estimate("adjusted Rand").mean
@@ -368,10 +370,10 @@ STUDIES = (
         shows="real sites",
         title="FMLR on real tables with natural sites",
         protocol=(
-            "Test RMSE of FMLR with its defaults where n rows of every site are there to learn from "
-            "(80 % for all): Parkinsons telemonitoring (total_UPDRS by 19 columns, or by time "
-            "alone; 42 patients), sleepstudy (18), Exam (65 schools); beside each site alone (ridge "
-            "by cross-validation), one model for all, and MixedModel."
+            "Test RMSE of FMLR with its defaults where n rows of every site are there to learn "
+            "from (80 % for all): Parkinsons telemonitoring (total_UPDRS by 19 columns, or by time "
+            "alone; 42 patients), sleepstudy (18), Exam (65 schools); beside each site alone "
+            "(ridge by cross-validation), one model for all, and MixedModel."
         ),
         one=real,
         figure=partial(dots, by=("data", "n"), measures=REAL[:1]),

@@ -92,9 +92,12 @@ class FmlrSettings(Settings):
     def as_printed(self) -> bool:
         """Whether only regressions without departures and with one noise are fitted.
 
-        So it is where sites do not send their statistics, and where noise or proportions are given.
+        So it is where sites do not send their statistics, and where noise, proportions or a start
+        are given, unless departures or noises are asked for.
         """
-        return self.share != "statistics" or self.told or self.ways == (NEITHER,)
+        if self.share != "statistics" or self.told or self.ways == (NEITHER,):
+            return True
+        return self.given_start is not None and NEITHER in self.ways
 
     @property
     def told(self) -> bool:
@@ -169,7 +172,7 @@ NOISE = Field(("slots",), "coefficients and variance of the noise group; empty i
 
 
 class Cache(NamedTuple):
-    """Packed statistics, feature-major (q, m), and sums of weights and of their logarithms, (m,)."""
+    """Packed statistics, feature-major (q, m); sums of weights and of their logarithms, (m,)."""
 
     statistics: Floats
     mass: Floats
@@ -188,7 +191,9 @@ def prepare(clients: Federation, settings: FmlrSettings) -> Cache:
     if settings.weighted != (clients.weights is not None):
         raise ValueError("rows have weights at some sites only; give them at all sites or at none")
     n = clients.sizes.astype(np.float64)
-    mass = np.bincount(clients.owner, clients.weights, len(n)) if settings.weighted else n
+    mass = n
+    if clients.weights is not None:
+        mass = np.bincount(clients.owner, clients.weights, len(n)).astype(np.float64)
     return Cache(packed_statistics(clients, settings.fit_intercept), mass, log_weights(clients))
 
 
@@ -329,7 +334,9 @@ class _Fit(NamedTuple):
         """Log likelihood of all rows and BIC."""
         loglik = self.loglik_per_row * source.n_rows + source.log_volume
         bic = -2 * loglik + self.n_free * np.log(source.n_rows)
-        return Tried(NEITHER, self.parameters.coef[0], loglik, float(bic))
+        return Tried(
+            NEITHER, self.parameters.coef[0], float(self.parameters.sigma[0]), loglik, float(bic)
+        )
 
     def coef_covariance(self) -> Floats:
         """Of the coefficients of every component, given who belongs to it, (K, d, d)."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -36,13 +36,15 @@ from fedkin.protocol import over_roster
 from fedkin.ties import tied_order
 
 if TYPE_CHECKING:
-    from fedkin.algorithms.fmlr_expectation import AtServer
     from fedkin.algorithms.fmlr import FmlrSettings
+    from fedkin.algorithms.fmlr_expectation import AtServer
 
 NEITHER = Way(degrees=False, own_noise=False)
 DEGREES = Way(degrees=True, own_noise=False)
 OWN_NOISE = Way(degrees=False, own_noise=True)
 BOTH = Way(degrees=True, own_noise=True)
+# Noise below this share of the target's size is rounding.
+ROUNDING = 1e-6
 # Departures of fewer sites are no law.
 LEAST_SITES = 4
 # Ways in which departures are clustered to begin from.
@@ -60,6 +62,7 @@ class Tried(NamedTuple):
 
     way: Way
     coef: Floats
+    sigma: float
     loglik: float
     bic: float
     kinds: KindsFit | None = None
@@ -74,11 +77,6 @@ class Tried(NamedTuple):
         return (self.n_kinds, self.loglik, self.bic, *self.way, considered)
 
 
-def enough_for_degrees(source: AtServer) -> bool:
-    """Whether departures can be told from noise at all: several sites, and rows beyond one each."""
-    return source.n_sites >= LEAST_SITES and source.n_rows > source.n_sites + source.n_coefficients
-
-
 class Chooser:
     """Fits of kinds that depart or have noise of their own, from statistics at the server."""
 
@@ -89,6 +87,20 @@ class Chooser:
         self.tried: list[Tried] = []
         self.starts = {tried.n_kinds: [tried.coef] for tried in plain}
         self._seed = int(source.rng.integers(2**31 - 1))
+
+    @property
+    def enough(self) -> bool:
+        """Whether departures can be told from noise: several sites, rows beyond one each."""
+        source = self.source
+        return source.n_sites >= LEAST_SITES and source.n_rows > source.n_sites + len(
+            self.clients.prepared.offset
+        )
+
+    @property
+    def exact(self) -> bool:
+        """Whether regressions leave nothing but rounding: there is nothing more to explain."""
+        size = np.sqrt(self.source.statistics[-2].sum() / self.source.n_rows)
+        return min(tried.sigma for tried in self.plain.values()) <= ROUNDING * size
 
     # ------------------------------------------------------------ fits
 
@@ -119,7 +131,7 @@ class Chooser:
         n_kinds, d = found.coef.shape
         free = n_kinds * d + found.n_covariance + found.n_noise + len(found.weights) - 1
         bic = -2 * loglik + free * np.log(self.source.n_rows)
-        return Tried(found.way, found.coef, loglik, float(bic), found)
+        return Tried(found.way, found.coef, found.sigma, loglik, float(bic), found)
 
     def follow(self, way: Way, numbers: Iterable[int]) -> int:
         """Try numbers of kinds one after another until BIC has risen; the best of them."""
@@ -145,11 +157,13 @@ class Chooser:
 
     def look(self, ways: Sequence[Way], numbers: Sequence[int]) -> list[Tried]:
         """Everything that is worth a try; what was tried, with the fits without departures."""
+        if NEITHER in ways and self.exact:
+            return list(self.plain.values())
         only, numbers = len(ways) == 1, self.carried(numbers)
-        if DEGREES in ways and enough_for_degrees(self.source):
+        if DEGREES in ways and self.enough:
             self._look_at_degrees(numbers, only or NEITHER not in ways)
         own = [way for way in ways if way.own_noise]
-        if not enough_for_degrees(self.source):
+        if not self.enough:
             own = [way for way in own if not way.degrees]
         if own and (len(own) == len(ways) or self._noises_differ(ways)):
             self._follow_own_noise(own, numbers)
@@ -234,7 +248,7 @@ class Chooser:
 
     def mixed_model(self) -> Tried | None:
         """One kind with departures: shown beside whatever was chosen."""
-        if not enough_for_degrees(self.source):
+        if not self.enough:
             return None
         if self.source.outside is None:
             return self.at(DEGREES, 1)
@@ -250,8 +264,8 @@ def _by_weight(kinds: KindsFit) -> KindsFit:
 
 def clients_for(statistics: Floats, settings: FmlrSettings) -> Clients:
     """The sites' sums in good coordinates."""
-    covariance = None if settings.covariance == "auto" else settings.covariance
-    return clients_of(statistics, covariance, settings.fit_intercept)
+    wanted: Any = settings.covariance
+    return clients_of(statistics, None if wanted == "auto" else wanted, settings.fit_intercept)
 
 
 def common_model(total: Floats, n_rows: float, log_volume: float) -> Tried:
@@ -260,7 +274,8 @@ def common_model(total: Floats, n_rows: float, log_volume: float) -> Tried:
     heard = float(total[-1])
     variance = float(residual_coefficients(coef) @ total) / heard
     floor = max(SMALLEST_NOISE_SHARE * float(total[-2]) / heard, SMALLEST_VARIANCE)
-    per_row = -0.5 * (1.0 + np.log(2 * np.pi * max(variance, floor)))
+    variance = max(variance, floor)
+    per_row = -0.5 * (1.0 + np.log(2 * np.pi * variance))
     loglik = float(per_row * n_rows) + log_volume
     bic = -2 * loglik + (len(coef) + 1) * np.log(n_rows)
-    return Tried(NEITHER, coef[None], loglik, float(bic))
+    return Tried(NEITHER, coef[None], float(np.sqrt(variance)), loglik, float(bic))

@@ -18,6 +18,9 @@ from fedkin.ties import RELATIVE, first_best
 
 # The label of sites that no regression explains (robust=True).
 NOISE_LABEL = -1
+# What is compared, in words.
+THIS_FIT, BY_DEGREES = "this fit", "the mixed model (one kind, by degrees)"
+COMMON = "one common model"
 # What the columns of `curve` are.
 CURVE = ("n_components", "loglik", "bic", "degrees", "own_noise", "considered")
 ACCOUNT = {
@@ -34,8 +37,8 @@ class FmlrResult(Result):
     `weights` (G,), `curve` a row with `CURVE` for everything that was tried, `noise` the packed
     noise group or empty, `responsibilities` (m, G) where they are known to the server, and with
     them every site's departure, coefficients and noise. Where sites depart from their kind or have
-    noise of their own there is the `way`, the search's `numbers`, and the `statistics` (., k) of the
-    sites `heard`.
+    noise of their own there is the `way`, the search's `numbers`, and the `statistics` (., k) of
+    the sites `heard`.
     """
 
     coef: Floats
@@ -186,7 +189,7 @@ class FmlrResult(Result):
         """Regressions, sites, and the choice of their number."""
         tables = {"components": Table(self._components(about), "Regressions")}
         if self.degrees:
-            tables["departures"] = Table(self._departures(about), "Departures of sites from their kind")
+            tables["departures"] = Table(self._departures(about), "Departures from the kinds")
         tables["sites"] = Table(self._sites(about), "Sites")
         return {**tables, "choice": self.choice()}
 
@@ -248,32 +251,27 @@ class FmlrResult(Result):
 
     def _compared(self, about: About) -> list[str]:
         """Kinds, degrees and one model for all, beside each other."""
-        remarks = []
-        common, by_degree = self._row(1, False), self._row(1, True)
+        settings, remarks = about.settings, []
         if self.degrees:
             kinds = "one kind" if self.n_components == 1 else f"{self.n_components} kinds"
             remarks.append(
                 f"Sites differ by degrees: they are of {kinds} and depart from it, each by its own "
                 "coefficients (site_coef_)."
             )
-        if by_degree is not None and common is not None:
-            named = {"this fit": float(self.bic), "the mixed model (one kind, by degrees)": by_degree[2]}
-            named["one common model"] = common[2]
-            words = ", ".join(f"{name} {bic:.1f}" for name, bic in named.items())
+        named = {THIS_FIT: float(self.bic)}
+        for words, degrees in ((BY_DEGREES, True), (COMMON, False)):
+            row = self._row(1, degrees)
+            if row is not None and not settings.told:
+                named[words] = float(row[2])
+        if len(named) > 1:
+            told = ", ".join(f"{name} {bic:.1f}" for name, bic in named.items())
             better = min(named, key=lambda name: named[name])
-            remarks.append(f"BIC on the same rows: {words}; the least is that of {better}.")
-            if better != "this fit" and not self.degrees:
-                if better.startswith("the mixed"):
-                    remarks.append(
-                        "Sites differ by degrees rather than by kind: MixedModel, or degrees="
-                        "'choose', fits them better."
-                    )
-        elif common is not None and not about.settings.told:
-            remarks.append(
-                f"BIC on the same rows: this fit {float(self.bic):.1f}, one common model "
-                f"{common[2]:.1f}."
-            )
-        settings = about.settings
+            remarks.append(f"BIC on the same rows: {told}; the least is that of {better}.")
+            if better == BY_DEGREES and not self.degrees:
+                remarks.append(
+                    "Sites differ by degrees rather than by kind: MixedModel, or degrees='choose', "
+                    "describes them better."
+                )
         if settings.share != "statistics" and settings.degrees == "choose":
             remarks.append(
                 "Whether sites differ by degrees was not looked at: that needs share='statistics'."

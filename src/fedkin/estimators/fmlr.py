@@ -13,7 +13,8 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
 from fedkin.algorithms.fmlr import FMLR as ALGORITHM
-from fedkin.algorithms.fmlr_known import Site, known_sites
+from fedkin.algorithms.fmlr import FmlrSettings
+from fedkin.algorithms.fmlr_known import DepartingSites, PlainSites, Site, known_sites
 from fedkin.algorithms.fmlr_result import NOISE_LABEL, FmlrResult
 from fedkin.engines import InProcess
 from fedkin.estimators.base import FederatedEstimator
@@ -81,7 +82,7 @@ class FMLR(RegressorMixin, FederatedEstimator):
         Whether sites depart from their kind's regression by random effects on all columns: a
         mixture of mixed models, of which one kind is `MixedModel` (by maximum likelihood). "choose"
         takes what has the least BIC over the number of kinds, with and without; it stays without
-        where sites do not send statistics, and where `sigma` or `weights` are given.
+        where sites do not send statistics, and where `sigma`, `weights` or a start are given.
     covariance : {"auto", "full", "diagonal", "isotropic"}
         Of the departures, as `MixedModel` has it. "auto" is "full" where there are at least two
         sites for each of its numbers, else "isotropic".
@@ -169,6 +170,8 @@ class FMLR(RegressorMixin, FederatedEstimator):
     _fixed: ClassVar[Mapping[str, Any]] = {"weighted": False}
     _takes_weights = True
     _private = (*FederatedEstimator._private, "_known")
+    _used: FmlrSettings
+    _known: PlainSites | DepartingSites
 
     def fit(self, X=None, y=None, groups=None, sample_weight=None):
         """Fit to sites: rows X with target y and a site name per row, or a Federation.
@@ -224,6 +227,7 @@ class FMLR(RegressorMixin, FederatedEstimator):
 
     def _read_sites(self, result: FmlrResult) -> None:
         """What is known of every site."""
+        assert result.site_coef is not None
         d, own = self.n_features_in_, result.site_coef
         self.random_columns_ = [*self._features(), "(intercept)"][: result.coef.shape[1]]
         self.random_covariance_ = result.random_covariance
@@ -233,7 +237,7 @@ class FMLR(RegressorMixin, FederatedEstimator):
     def _odd_sites(self, result: FmlrResult) -> np.ndarray:
         if len(result.noise) and result.labels is not None:
             return self.client_names_[result.labels == NOISE_LABEL]
-        if result.way is not None:
+        if isinstance(self._known, DepartingSites) and result.heard is not None:
             odd = odd_by_misfit(self._known.misfit(), result.own_noise)
             return self.client_names_[result.heard[odd]]
         odd = odd_by_likelihood(result.site_loglik, result.site_rows, self.sigma_)

@@ -12,9 +12,9 @@ and its slope is the mean of the kinds' slopes under the client's responsibiliti
 identity). What an elimination costs is paid once for all kinds: Sigma_i does not depend on beta.
 
 Four ways to have noise and departures share the mixture: `CommonNoise` (departures, one noise),
-`OwnNoise` (no departures, t_i ~ IG(a, a s^2) integrated in closed form), `OwnNoiseAndDegrees` (both,
-by quadrature as in `site_noise`). The fourth, neither, is `grouped_regression`. All work in the
-coordinates of `linear_mixed_scales`, with clients last.
+`OwnNoise` (no departures, t_i ~ IG(a, a s^2) integrated in closed form), `OwnNoiseAndDegrees`
+(both, by quadrature as in `site_noise`). The fourth, neither, is `grouped_regression`. All work in
+the coordinates of `linear_mixed_scales`, with clients last.
 """
 
 from __future__ import annotations

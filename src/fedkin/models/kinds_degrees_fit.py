@@ -131,7 +131,7 @@ def clients_of(
 
 
 def usual_covariance(size: int, n_clients: int) -> Covariance:
-    """"full" where there are clients enough to tell all covariances, else "isotropic"."""
+    """ "full" where there are clients enough to tell all covariances, else "isotropic"."""
     few = size * (size + 1) / 2 <= MOST_NUMBERS_A_CLIENT * n_clients
     return "full" if few else "isotropic"
 
@@ -212,9 +212,7 @@ def refined(clients: Clients, fit: KindsFit, outside: Floats | None = None) -> K
     return replace(again, history=np.concatenate([fit.history, again.history]))
 
 
-def _searched(
-    clients: Clients, way: Way, whole: Objective, start: Floats, tol: float
-) -> KindsFit:
+def _searched(clients: Clients, way: Way, whole: Objective, start: Floats, tol: float) -> KindsFit:
     """The fit at the end of a search, in the units of columns and target."""
     prepared, likelihood = clients.prepared, whole.likelihood
     values: list[float] = []

@@ -249,9 +249,7 @@ def test_a_new_client_may_be_of_any_kind_and_depart_as_far_as_any(known):
     m, K = len(known.everybody.ratio), 2
     between = float(x[0] @ known.fit.random_covariance @ x[0]) * m / (m - K)
     of_coef = np.einsum("d,kde,e->k", x[0], known.coef_covariance(), x[0])
-    np.testing.assert_allclose(
-        mixture.scales[0], between + of_coef + known.fit.sigma**2, rtol=1e-9
-    )
+    np.testing.assert_allclose(mixture.scales[0], between + of_coef + known.fit.sigma**2, rtol=1e-9)
 
 
 def test_further_clients_are_seen_as_those_of_the_fit(data, known):
