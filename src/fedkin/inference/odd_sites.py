@@ -12,6 +12,8 @@ FAMILY_LEVEL = 0.01
 # ... and if its residual variance is also this many times the typical one: with many rows every
 # small misfit is significant, and small misfit is not oddness.
 LEAST_RATIO = 3.0
+# A fitted scale of which the median site needs less than this share is not believed.
+FAR_TOO_WIDE = 0.5
 # Between the quartiles of a normal law, in standard deviations.
 QUARTILES = 1.349
 
@@ -49,7 +51,7 @@ def odd_by_misfit(misfit: Misfit, own_noise: bool = False) -> Bools:
     departures, and that of noises where every site has its own.
     """
     departure, directions, residual, rows = misfit
-    odd = _odd_squares(departure, directions, most_typical=1.0)
+    odd = _odd_squares(departure, directions, fitted=True)
     return odd | (_odd_noises if own_noise else _odd_squares)(residual, rows)
 
 
@@ -75,8 +77,11 @@ def _odd_noises(squares: Floats, degrees: Floats) -> Bools:
     return odd
 
 
-def _odd_squares(squares: Floats, degrees: Floats, most_typical: float = np.inf) -> Bools:
-    """Whether sums of `degrees` squares are too large beside the median one's, (m,)."""
+def _odd_squares(squares: Floats, degrees: Floats, fitted: bool = False) -> Bools:
+    """Whether sums of `degrees` squares are too large beside the median one's, (m,).
+
+    Where their scale is `fitted` it is believed, unless the median says that it is far too wide.
+    """
     from scipy.special import chdtrc, gammaincinv
 
     odd = np.zeros(len(squares), dtype=bool)
@@ -84,7 +89,9 @@ def _odd_squares(squares: Floats, degrees: Floats, most_typical: float = np.inf)
     if not len(some):
         return odd
     n, square = degrees[some], squares[some]
-    typical = min(float(np.median(square / (2 * gammaincinv(n / 2, 0.5)))), most_typical)
+    typical = float(np.median(square / (2 * gammaincinv(n / 2, 0.5))))
+    if fitted and typical > FAR_TOO_WIDE:
+        typical = 1.0
     if typical <= 0:
         return odd
     wide = square / n > LEAST_RATIO * typical
