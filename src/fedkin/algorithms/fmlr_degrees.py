@@ -151,7 +151,7 @@ class Chooser:
         A kind could fit a few sites exactly, and noises of their own would praise it for that.
         """
         most = self.source.n_rows / (ROWS_A_COEFFICIENT * self.source.n_coefficients)
-        return [n for n in numbers if n == numbers[0] or n <= most]
+        return [n for n in numbers if n == 1 or n <= most]
 
     # ------------------------------------------------------------ the choice
 
@@ -160,6 +160,8 @@ class Chooser:
         if NEITHER in ways and self.exact:
             return list(self.plain.values())
         only, numbers = len(ways) == 1, self.carried(numbers)
+        if not numbers:
+            return list(self.plain.values())
         if DEGREES in ways and self.enough:
             self._look_at_degrees(numbers, only or NEITHER not in ways)
         own = [way for way in ways if way.own_noise]
@@ -168,7 +170,7 @@ class Chooser:
         if own and (len(own) == len(ways) or self._noises_differ(ways)):
             self._follow_own_noise(own, numbers)
         found = [tried for tried in self.tried if tried.way in ways]
-        # Too few sites to tell departures from noise: there are none.
+        # Where sites or rows are too few to tell departures from noise, there are none.
         return [*self.plain.values(), *found] if NEITHER in ways or not found else found
 
     def _look_at_degrees(self, numbers: Sequence[int], wanted: bool) -> None:
@@ -176,8 +178,8 @@ class Chooser:
             self.follow(DEGREES, numbers)
             return
         least = min(self.plain.values(), key=lambda tried: tried.bic)
-        signs = self.at(DEGREES, numbers[0]).bic < least.bic
-        if signs or self.at(DEGREES, least.n_kinds).bic < least.bic:
+        looked = [numbers[0], *([least.n_kinds] if least.n_kinds in numbers else [])]
+        if any(self.at(DEGREES, n).bic < least.bic for n in looked):
             self.follow(DEGREES, numbers)
 
     def _follow_own_noise(self, ways: Sequence[Way], numbers: Sequence[int]) -> None:
@@ -196,7 +198,7 @@ class Chooser:
         return 2.0 * noise_gain(square, n_rows) > np.log(self.source.n_rows)
 
     def _squares(self, best: Tried) -> tuple[Floats, Floats]:
-        """Squared residuals of every site beyond its departure, and its rows; odd ones left out."""
+        """Squared residuals of every site beyond its departure, and its rows."""
         data = self.clients.data
         toward, sums = away_from(self.clients.inside(best.coef)), data.squares
         if best.kinds is not None:

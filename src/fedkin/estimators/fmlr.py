@@ -82,7 +82,8 @@ class FMLR(RegressorMixin, FederatedEstimator):
         Whether sites depart from their kind's regression by random effects on all columns: a
         mixture of mixed models, of which one kind is `MixedModel` (by maximum likelihood). "choose"
         takes what has the least BIC over the number of kinds, with and without; it stays without
-        where sites do not send statistics, and where `sigma`, `weights` or a start are given.
+        where sites do not send statistics, and where `sigma`, `weights` or a start are given. Where
+        sites or rows are too few to tell departures from noise, there are none.
     covariance : {"auto", "full", "diagonal", "isotropic"}
         Of the departures, as `MixedModel` has it. "auto" is "full" where there are at least two
         sites for each of its numbers, else "isotropic".
