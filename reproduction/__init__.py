@@ -40,6 +40,7 @@ MODULES = (
     "odcl_beyond",
     "fmlr_nuisance",
     "fmlr_beyond",
+    "fmlr_degrees",
     "fgpr_beyond",
 )
 

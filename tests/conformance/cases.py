@@ -422,6 +422,16 @@ CASES = (
         ("coef", "sigma", "weights"),
     ),
     Case(
+        "fmlr",
+        {"n_components": 1, "degrees": True, "site_noise": "common"},
+        {"n_components": 1, "degrees": True, "site_noise": "common"},
+        lambda X, y: {**(one := _one_regression(X, y)), "coef": one["coef"][None]},
+        ("coef", "coef_covariance", "random_covariance", "sigma"),
+        variant="degrees",
+        one_round=True,
+        personal=("effects", "site_coef", "responsibilities"),
+    ),
+    Case(
         "mixed_model",
         {},
         {"method": "ml"},
