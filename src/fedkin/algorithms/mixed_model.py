@@ -24,10 +24,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedkin.algorithms.mixed_model_data import prepare
 from fedkin.algorithms.mixed_model_result import MixedModelResult
 from fedkin.algorithms.mixed_model_rounds import fit_in_rounds
 from fedkin.algorithms.mixed_model_settings import MixedModelSettings
-from fedkin.algorithms.mixed_model_sites import STEPS, prepare
+from fedkin.algorithms.mixed_model_sites import STEPS
 from fedkin.models import linear_mixed_fit, robust_mixed, site_noise_fit
 from fedkin.models.least_squares import n_coefficients, possible
 from fedkin.protocol import Algorithm, Ask, Program, Roster

