@@ -39,12 +39,16 @@ def program(roster: Roster, settings: MixedModelSettings) -> Program:
     if settings.in_rounds:
         fitted = yield from fit_in_rounds(roster, settings)
         return MixedModelResult.of_rounds(fitted, settings, len(roster))
-    replies = yield Ask("statistics", note="collecting statistics")
+    fields = ("log_weights",) if settings.weighted else ()
+    replies = yield Ask("statistics", fields=fields, note="collecting statistics")
     sent = np.ascontiguousarray(replies["statistics"].T)
-    fine = possible(sent, settings.fit_intercept)
+    # With weights the sum of squares of the intercept's column is not the number of rows.
+    fine = possible(sent, settings.fit_intercept and not settings.weighted)
     if not fine.any():
         raise ValueError("no site sent statistics that rows can give; look at the sites")
     result = _fit(sent[:, fine], settings)
+    if settings.weighted:
+        result = result.with_log_weights(replies["log_weights"][fine])
     return result.among(len(roster), replies.clients[fine], replies.clients[~fine])
 
 

@@ -118,7 +118,7 @@ def design_of(clients: Federation, settings: MixedModelSettings) -> Floats:
 def glm_rows(clients: Federation, settings: MixedModelSettings, at: Coordinates) -> GlmRows:
     """Rows in the columns worked with."""
     design = design_of(clients, settings)
-    return GlmRows(
+    return GlmRows.weighted(
         np.ascontiguousarray((design @ at.basis).T),
         np.ascontiguousarray((design[:, at.random] @ at.spread).T),
         np.asarray(clients.y, dtype=float),
@@ -126,4 +126,5 @@ def glm_rows(clients: Federation, settings: MixedModelSettings, at: Coordinates)
         settings.family,  # type: ignore[arg-type]
         settings.column(clients, settings.trials, 1.0),
         settings.column(clients, settings.offset, 0.0),
+        clients.weights,
     )

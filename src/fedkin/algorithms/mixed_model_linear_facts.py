@@ -76,12 +76,12 @@ class LinearFacts:
     @property
     def aic(self) -> float:
         """Akaike's criterion."""
-        return aic(self.fit)
+        return aic(self.fit) - self.result.by_weights
 
     @property
     def bic(self) -> float:
         """Schwarz's criterion."""
-        return bic(self.fit)
+        return bic(self.fit) - self.result.by_weights
 
     @property
     def singular(self) -> bool:

@@ -76,13 +76,13 @@ class OwnNoiseFacts:
     @property
     def aic(self) -> float:
         """Akaike's criterion."""
-        return -2.0 * self.fit.loglik + 2.0 * self._n_parameters
+        return -2.0 * float(self.result.loglik) + 2.0 * self._n_parameters
 
     @property
     def bic(self) -> float:
         """Schwarz's criterion with the number of rows."""
         n_rows = self.fit.data.prepared.total_rows
-        return -2.0 * self.fit.loglik + float(np.log(n_rows)) * self._n_parameters
+        return -2.0 * float(self.result.loglik) + float(np.log(n_rows)) * self._n_parameters
 
     @property
     def singular(self) -> bool:

@@ -53,6 +53,8 @@ class MixedModelResult(Result):
     noise_ratio: Floats | None = None
     site_sigma: Floats | None = None
     noise_shape: Array | None = None
+    # What weights of rows add to twice the log likelihood.
+    log_weights: Array | None = None
     # In rounds: coordinates worked in, the end of the search, what is known of single sites.
     point: Floats | None = None
     basis: Floats | None = None
@@ -204,6 +206,16 @@ class MixedModelResult(Result):
             site_rows=spread_out(self.site_rows),
             site_sigma=spread_out(self.site_sigma),
         )
+
+    def with_log_weights(self, logs: Floats) -> MixedModelResult:
+        """With what the weights of the sites' rows add to the likelihood, logs (k,) of log w."""
+        total = np.array(logs.sum() if self.weights is None else logs @ self.weights)
+        return replace(self, log_weights=total, loglik=self.loglik + 0.5 * total)
+
+    @property
+    def by_weights(self) -> float:
+        """What weights of rows add to twice the log likelihood."""
+        return 0.0 if self.log_weights is None else float(self.log_weights)
 
     def with_memories(self, memories: Any) -> MixedModelResult:
         """With what sites in this process know of their effects, though they did not send it."""

@@ -44,6 +44,8 @@ class Fitted(NamedTuple):
     information: Answers | None
     without_effects: float | None
     """-2 log likelihood of the model without effects, where the same sites were heard."""
+    log_weights: float
+    """Of all rows, summed; for a normal target."""
 
 
 def fit_in_rounds(roster: Roster, settings: MixedModelSettings) -> Server:
@@ -56,12 +58,16 @@ def fit_in_rounds(roster: Roster, settings: MixedModelSettings) -> Server:
     end = yield from minimise_by_newton(look, start, settings.tol, budget.left - 1)
     fields: tuple[str, ...] = INFORMATION if settings.gaussian else ()
     fields += EFFECTS if settings.share == "statistics" else ()
+    weighted = settings.gaussian and settings.weighted
+    fields += ("log_weights",) if weighted else ()
     settled = yield from budget.ask(
         "settle", opened.at.message(end.point[None]), fields=fields, note="sites learn their part"
     )
     told = _information(settled) if settings.gaussian else None
     comparable = np.array_equal(without.clients, settled.clients)
-    return Fitted(opened, end, settled, told, without.criterion if comparable else None)
+    logs = float(settled.total("log_weights")) if weighted else 0.0
+    criterion = without.criterion - logs if comparable else None
+    return Fitted(opened, end, settled, told, criterion, logs)
 
 
 # ------------------------------------------------------------------ the search
@@ -142,4 +148,5 @@ def log_likelihood(fitted: Fitted, settings: MixedModelSettings) -> float:
     value = fitted.end.value
     if settings.gaussian:
         value += in_units(fitted.opened, settings, float(fitted.settled.total("rows")))
+        value -= fitted.log_weights
     return -0.5 * value

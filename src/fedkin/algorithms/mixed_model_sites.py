@@ -19,14 +19,18 @@ from fedkin.models.linear_mixed_scales import columns_of
 from fedkin.models.linear_mixed_shared import answers_from
 from fedkin.models.random_covariance import Shape
 from fedkin.models.small_matrices import backward, solve
+from fedkin.models.weighted_rows import log_weights
 from fedkin.protocol import Field, Step
 
 # ------------------------------------------------------------------ client functions
 
 
-def statistics(clients, cache, settings, common, personal, memory, keys):
+def statistics(clients, cache, settings, common, personal, memory, keys, fields):
     """Sums of products, once."""
-    return {"statistics": cache["statistics"]}, memory
+    reply = {"statistics": cache["statistics"]}
+    if fields:
+        reply["log_weights"] = log_weights(clients)
+    return reply, memory
 
 
 def moments(clients, cache, settings, common, personal, memory, keys, fields):
@@ -116,6 +120,8 @@ def settle(clients, cache, settings, common, personal, memory, keys, fields):
         told = _answers(cache["statistics"].T, at, common["points"], "reml")
         reply |= {name: told[name][:, 0] for name in ("information", "information_slope")}
     reply |= own._asdict()
+    if "log_weights" in fields:
+        reply["log_weights"] = log_weights(clients)
     wanted = ("rows", *fields)
     known = np.ones(len(clients))
     return {name: np.ascontiguousarray(reply[name]) for name in wanted}, {
@@ -186,9 +192,12 @@ _SLOPE = Field(("points", "p"), "its slope")
 _INFORMATION = Field(("points", "u"), "information of the site's rows about the coefficients")
 _INFORMATION_SLOPE = Field(("points", "t", "u"), "its slope in the numbers of the spread")
 _ROWS = Field((), "number of rows")
+_LOG_WEIGHTS = Field((), "sum of the logarithms of the rows' weights")
 
 STEPS = {
-    "statistics": Step(statistics, {"statistics": STATISTICS}),
+    "statistics": Step(
+        statistics, {"statistics": STATISTICS}, optional={"log_weights": _LOG_WEIGHTS}
+    ),
     "moments": Step(
         moments,
         {
@@ -222,6 +231,7 @@ STEPS = {
         optional={
             "information": Field(("u",), _INFORMATION.meaning),
             "information_slope": Field(("t", "u"), _INFORMATION_SLOPE.meaning),
+            "log_weights": _LOG_WEIGHTS,
             "effects": Field(("q",), "the site's effects"),
             "given": Field(("q", "q"), "their covariance"),
             "by_coef": Field(("q", "d"), "how they move with the common coefficients"),

@@ -164,8 +164,10 @@ def gaussian_start(opened: Opened, settings: MixedModelSettings, budget: Budget)
     start = np.concatenate([np.zeros(opened.at.basis.shape[1]), points[best, k:]])
     products = turn.T @ square_of(information[0]) @ turn
     target = -0.5 * turn.T @ replies.total("slope")[0, :k]
-    n_rows = float(opened.rows[replies.clients].sum())
-    square = float(replies.total("value")[0]) - n_rows * LOG_2PI
+    # There the value is n log 2 pi + y'y, and its slope in the log of the noise 2 n - 2 y'y.
+    value, in_noise = float(replies.total("value")[0]), float(replies.total("slope")[0, -1])
+    n_rows = (value + 0.5 * in_noise) / (LOG_2PI + 1.0)
+    square = value - n_rows * LOG_2PI
     criterion = _least_squares(products, target, square, n_rows, settings.method)
     criterion += in_units(opened, settings, n_rows)
     return opened, start, Without(criterion, replies.clients)

@@ -216,8 +216,7 @@ class Fit:
         half = np.linalg.cholesky(np.linalg.inv(stage.information))
         message = {**self.message(stage.sets.departures, stage.coef), "half": half}
         replies = yield Ask("judge", message, note="rows left out")
-        n_rows = max(float(self.rows[replies.clients].sum()), 1.0)
-        loss = replies.total("loss") / n_rows
+        loss = replies.total("loss") / max(float(replies.total("counted")), 1e-300)
         self._remember(stage.sets, loss)
         return Verdict(loss, replies.total("departed"), replies.total("determined"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,7 +38,7 @@ class Told(NamedTuple):
     def rows(self, clients: Federation, settings: Any) -> LabelledRows:
         """Rows in standardised columns."""
         scaled = (clients.X - self.mean) / self.spread
-        inside = Federation(scaled, clients.offsets, clients.names, clients.y)
+        inside = replace(clients, X=scaled)
         return LabelledRows.of(inside, self.coef.shape[1], settings.fit_intercept)
 
     def sets(self) -> list[tuple[Floats, Floats]]:
@@ -120,7 +121,10 @@ def judge(clients, cache, settings, common, personal, memory, keys):
             squares[who, g] = own**2
             left = np.diagonal(inverse, axis1=1, axis2=2).reshape(own.shape)
             determined[who, g] = np.maximum(1.0 - left * precision, 0.0)
-    return {"loss": loss, "departed": squares, "determined": determined}, memory
+    often = np.ones(len(clients.X)) if clients.weights is None else clients.weights
+    counted = np.bincount(clients.owner, often, minlength=len(clients))
+    reply = {"loss": loss, "counted": counted, "departed": squares, "determined": determined}
+    return reply, memory
 
 
 def settle(clients, cache, settings, common, personal, memory, keys, fields):
@@ -175,6 +179,7 @@ STEPS = {
         judge,
         {
             "loss": Field(("sets",), "log loss of the site's rows, each left out"),
+            "counted": Field((), "number of these rows, or the sum of their weights"),
             "departed": Field(("sets", "c", "d"), "squares of the site's departure"),
             "determined": Field(("sets", "c", "d"), "how far its rows determine it, 0 to 1"),
         },

@@ -164,7 +164,8 @@ class FederatedEstimator(BaseEstimator):
                 "sample_weight was given beside a Federation, which brings its own weights; use "
                 "X.with_weights(...)"
             )
-        if np.ndim(weights) == 0:
+        weights = np.asarray(weights, dtype=np.float64)
+        if weights.ndim == 0:
             weights = np.full(len(federation.X), float(weights))
         return federation.with_weights(weights)
 

@@ -73,7 +73,8 @@ class GlmRows:
         """From columns X and Z and what was counted, each row as often as its weight says."""
         ones = np.ones(len(y))
         often = ones if weight is None else np.asarray(weight, dtype=float)
-        plain = ones if trials is None else np.asarray(trials, dtype=float)
+        single = trials is None or family == "poisson"
+        plain = ones if single else np.asarray(trials, dtype=float)
         target = often * np.asarray(y, dtype=float)
         return cls(X, Z, target, starts, family, often * plain, offset, often)
 

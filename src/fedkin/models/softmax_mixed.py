@@ -40,7 +40,10 @@ CHUNK_ELEMENTS = 1 << 23
 
 @dataclass(frozen=True, eq=False)
 class LabelledBlock:
-    """Clients of similar size: X (k, n, d), one-hot labels (k, n, C), zero where no row is."""
+    """Clients of similar size: X (k, n, d), one-hot labels (k, n, C), zero where no row is.
+
+    `present` (k, n) says how often a row counts: its weight, and zero where there is none.
+    """
 
     clients: Indices
     X: Floats
@@ -69,12 +72,13 @@ class LabelledRows:
         table = np.concatenate([clients.X, *ones], axis=1)
         hot = np.zeros((len(clients.y), n_classes))
         hot[np.arange(len(clients.y)), clients.y.astype(np.intp)] = 1.0
+        often = np.ones(len(table)) if clients.weights is None else clients.weights
         size = n_classes * table.shape[1]
         most = max(1, CHUNK_ELEMENTS // size**2)
         blocks = []
         for bucket in clients.buckets():
             X, labels = bucket.stack(table), bucket.stack(hot)
-            present = bucket.stack(np.ones((len(table), 1)))[..., 0]
+            present = bucket.stack(often[:, None])[..., 0]
             for begin in range(0, len(bucket.clients), most):
                 some = slice(begin, begin + most)
                 blocks.append(

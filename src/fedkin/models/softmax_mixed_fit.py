@@ -218,6 +218,7 @@ def left_out(block: LabelledBlock, own: Floats, covariance: Floats) -> Floats:
             one = np.einsum("knd,knd->kn", block.X @ parts[:, c, :, e, :], block.X)
             V[..., c, e] = V[..., e, c] = one
     W = share[..., :, None] * np.eye(n_classes) - share[..., :, None] * share[..., None, :]
+    W = W * block.present[..., None, None]
     away = (share - block.labels) * block.present[..., None]
     pushed = np.linalg.solve(np.eye(n_classes) - W @ V, away[..., None])
     return probabilities(scores + (V @ pushed)[..., 0])

@@ -1,19 +1,24 @@
 """Softmax regressions pulled towards a common one, against brute force and scikit-learn."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
 from fedkin.federation import Federation
-from fedkin.models import softmax_choice, softmax_mixed_fit
+from fedkin.models import softmax_mixed_fit
 from fedkin.models.generalised_mixed import marginal as two_class_marginal
 from fedkin.models.glm_rows import GlmRows
 from fedkin.models.random_covariance import shape_of
-from fedkin.models.softmax_mixed import LabelledRows, SoftmaxPrior, marginal, probabilities
+from fedkin.models.softmax_mixed import (
+    LabelledRows,
+    SoftmaxPrior,
+    find_modes,
+    marginal,
+    probabilities,
+)
+from fedkin.models.softmax_mixed_fit import left_out
+from fedkin.models.softmax_variances import shared_by, variance_pattern
 
 BLOCK = np.array([0, 0, 1])
 
@@ -195,82 +200,81 @@ def test_the_evidence_is_that_of_dense_matrices():
     assert found == pytest.approx(expected, abs=1e-4)
 
 
-# ------------------------------------------------------------------ the choice
+# ------------------------------------------------------------------ variances of single classes
 
 
-def test_sites_alike_are_pulled_together_and_sites_apart_are_not():
-    sizes = (60,) * 12
-    alike = softmax_choice.choose(labelled(10, sizes, spread=0.0), 3)
-    apart = softmax_choice.choose(labelled(10, sizes, spread=1.5), 3)
-    assert alike.variances[0] < 0.1 < 0.5 < apart.variances[0]
-    assert np.abs(alike.departures).max() < np.abs(apart.departures).max()
-
-
-def test_units_of_the_features_do_not_matter():
-    data = labelled(11, (25,) * 6)
-    scaled = Federation(data.X * [1e3, 1e-2] + 5.0, data.offsets, data.names, data.y)
-    plain, other = softmax_choice.choose(data, 3), softmax_choice.choose(scaled, 3)
-    np.testing.assert_allclose(plain.variances, other.variances)
-    who = np.append(data.owner[:-1], -1)
-    np.testing.assert_allclose(
-        plain.probabilities(data.X, who), other.probabilities(scaled.X, who), atol=1e-6
+def test_variances_of_classes_are_found_where_departures_are_known():
+    """Departures known to the last digit: the estimate is their mean square, around its level."""
+    rng = np.random.default_rng(10)
+    truth = np.array([0.1, 1.0, 3.0])
+    own = rng.normal(size=(4000, 3, 5)) * np.sqrt(truth)[:, None]
+    logs, block = np.zeros((3, 5)), shared_by("isotropic", 4, True)
+    found = variance_pattern(
+        (own**2).sum(axis=0), np.full((3, 5), 4000.0), logs, block, np.arange(5) == 4
     )
+    expected = np.log(truth) - np.log(truth).mean()
+    np.testing.assert_allclose(found[:, 0], expected, atol=0.05)
+    np.testing.assert_allclose(found[:, 4], expected, atol=0.1)
+    np.testing.assert_array_equal(found[:, :4], found[:, :1].repeat(4, axis=1))
+    again = variance_pattern(
+        (own**2).sum(axis=0), np.full((3, 5), 4000.0), logs + found, block, np.arange(5) == 4
+    )
+    np.testing.assert_allclose(again, 0.0, atol=0.01)
 
 
-def test_a_class_a_site_lacks_and_a_site_without_rows_are_no_trouble():
-    data = labelled(12, (20, 30, 0, 15))
-    y = np.where((data.owner == 0) & (data.y == 2), 0.0, data.y)
-    found = softmax_choice.choose(Federation(data.X, data.offsets, data.names, y), 3)
-    share = found.probabilities(data.X, data.owner)
-    assert np.isfinite(share).all()
-    np.testing.assert_allclose(share.sum(axis=1), 1.0)
+def test_variances_of_columns_move_singly_with_a_diagonal_covariance():
+    truth = np.array([[0.1, 1.0, 2.0], [3.0, 0.5, 1.0]])
+    block = shared_by("diagonal", 2, True)
+    found = variance_pattern(
+        1e6 * truth, np.full((2, 3), 1e6), np.zeros((2, 3)), block, np.arange(3) == 2
+    )
+    features = np.log(truth[:, :2])
+    np.testing.assert_allclose(found[:, :2], features - features.mean(), atol=1e-4)
 
 
-def six_activities():
-    folder = os.environ.get("FEDKIN_DATA")
-    path = Path(folder or "", "uci_har_windows.npz")
-    if not folder or not path.exists():
-        pytest.skip("FEDKIN_DATA does not hold uci_har_windows.npz")
-    with np.load(path) as data:
-        X, y, person = data["X"], data["y"].astype(int), data["subject"]
-    X = (X - X.mean(axis=0)) / X.std(axis=0)
-    left = np.linalg.svd(X, full_matrices=False)[0]
-    return left[:, :20] * np.sqrt(len(X)), y, np.array([f"{k:02d}" for k in person])
+def test_scatter_that_chance_explains_moves_no_variance():
+    """With variances of one and two departures' worth of knowledge, nothing is believed."""
+    rng = np.random.default_rng(11)
+    moved = []
+    for _ in range(200):
+        squares = rng.chisquare(8.0, size=(6, 1))
+        block = shared_by("isotropic", 1, False)
+        told = variance_pattern(
+            squares, np.full((6, 1), 8.0), np.zeros((6, 1)), block, np.zeros(1, dtype=bool)
+        )
+        moved.append(np.abs(told).max() / np.abs(np.log(squares) - np.log(squares).mean()).max())
+    assert np.mean(np.array(moved) == 0.0) > 0.4 and np.mean(moved) < 0.35
+    nothing = variance_pattern(
+        np.ones((3, 2)), np.zeros((3, 2)), np.zeros((3, 2)), np.zeros(2, int), np.zeros(2, bool)
+    )
+    np.testing.assert_array_equal(nothing, 0.0)
 
 
-@pytest.mark.parametrize(("n_rows", "error", "loss"), [(20, 0.10, 0.28), (None, 0.028, 0.085)])
-def test_six_activities_by_thirty_people(n_rows, error, loss):
-    """20 principal components of unit variance, one split, 30 % of every person held out.
-
-    Five splits gave .079 / .224 with 20 rows a person and .022 / .073 with all, where one model
-    for all has .099 / .273 and .074 / .191.
-    """
-    X, y, person = six_activities()
-    rng = np.random.default_rng(0)
-    train, test = [], []
-    for name in np.unique(person):
-        own = rng.permutation(np.flatnonzero(person == name))
-        held = int(0.3 * len(own))
-        test.extend(own[:held])
-        train.extend(own[held:] if n_rows is None else own[held:][:n_rows])
-    train, test = np.array(train), np.array(test)
-    data = Federation.from_groups(X[train], person[train], y[train].astype(float))
-    found = softmax_choice.choose(data, 6)
-    who = np.array([data.names.index(name) for name in person[test]])
-    share = found.probabilities(X[test], who)
-    wrong = (share.argmax(axis=1) != y[test]).mean()
-    lost = -np.log(share[np.arange(len(test)), y[test]]).mean()
-    assert wrong < error and lost < loss
-    together = found.probabilities(X[test], np.full(len(test), -1))
-    assert wrong < (together.argmax(axis=1) != y[test]).mean()
-    assert lost < -np.log(together[np.arange(len(test)), y[test]]).mean()
-    # Said probabilities are met: expected calibration error in 15 bins.
-    bins = np.minimum((15 * share.max(axis=1)).astype(int), 14)
-    hit = share.argmax(axis=1) == y[test]
-    gaps = [
-        (bins == b).mean() * abs(hit[bins == b].mean() - share.max(axis=1)[bins == b].mean())
-        for b in np.unique(bins)
-    ]
-    assert sum(gaps) < 0.03
-    # What rows left out lost tells what new rows lose.
-    assert found.judgement.loss == pytest.approx(lost, rel=0.2)
+def test_a_row_of_weight_two_left_out_is_two_rows_left_out():
+    """Both copies go: the loss of a doubled row is that of a fit without either."""
+    data = labelled(12, sizes=(20, 15), spread=0.5)
+    twice = data.with_weights(np.where(np.arange(35) == 3, 2.0, 1.0))
+    prior, ridge = SoftmaxPrior(np.log([[0.5, 1.0]] * 3), BLOCK), np.full((3, 3), 0.5)
+    rows = LabelledRows.of(twice, 3, True)
+    state = softmax_mixed_fit.fit_at(rows, prior, ridge).state
+    names = np.array(data.names)[data.owner]
+    again = np.append(np.arange(35), 3)
+    copied = Federation.from_groups(data.X[again], names[again], data.y[again])
+    other = softmax_mixed_fit.fit_at(LabelledRows.of(copied, 3, True), prior, ridge).state
+    np.testing.assert_allclose(state.coef, other.coef, atol=1e-3)
+    np.testing.assert_allclose(state.departures, other.departures, atol=1e-3)
+    block = rows.blocks[int(np.argmax([0 in block.clients for block in rows.blocks]))]
+    k = int(np.argmax(block.clients == 0))
+    precision = prior.precision()
+    inverse = softmax_mixed_fit._inverse(block, precision, state)
+    # The common part hardly moves with one row; the site's own uncertainty alone is used here.
+    share = left_out(block, state.coef + state.departures[block.clients], inverse)[k, 3]
+    alone = data.take([0])
+    kept = np.arange(20) != 3
+    less = Federation.from_groups(alone.X[kept], np.full(19, "a"), alone.y[kept])
+    only = LabelledRows.of(less, 3, True).blocks[0]
+    own = find_modes(only, state.coef, precision, np.zeros((1, 3, 3)))[0]
+    exact = probabilities(design(alone.X[3:4]) @ (state.coef + own).T)[0]
+    np.testing.assert_allclose(share, exact, atol=0.03)
+    plain = probabilities(design(alone.X[3:4]) @ (state.coef + state.departures[0]).T)[0]
+    assert np.abs(share - exact).max() < 0.3 * np.abs(plain - exact).max()
