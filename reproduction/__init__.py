@@ -33,6 +33,8 @@ MODULES = (
     "fgpr_convergence",
     "fgpr_fidelity",
     "fgpr_turbofan",
+    "mixed_printed",
+    "mixed_counts",
     "fedgrem_attacks",
     "fedgrem_unguarded",
     "fedgrem_beyond",
@@ -41,6 +43,9 @@ MODULES = (
     "fmlr_nuisance",
     "fmlr_beyond",
     "fgpr_beyond",
+    "mixed_beyond",
+    "mixed_real",
+    "mixed_classes",
 )
 
 

@@ -16,7 +16,8 @@ costs a few rounds and not a fit each.
    (`models.softmax_mixed_fit`).
 3. New sets around the best one: features' departures, intercepts' departures and B larger or
    smaller; and single classes moved to where the departures found put them (empirical Bayes,
-   `models.softmax_variances`), half the way and all of it. Judged again; twice.
+   `models.softmax_variances`), half the way and all of it. Judged again; parabolas through the
+   losses along each of these four ways tell where to look once more, with smaller steps.
 
 Rows left out have the word because empirical Bayes alone, free to give every class its own
 variance, sent single classes to zero without any gain on new rows, and with few rows all of them.
@@ -27,7 +28,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedkin.algorithms.softmax_mixed_result import SoftmaxMixedResult
-from fedkin.algorithms.softmax_mixed_rounds import Best, better, opened
+from fedkin.algorithms.softmax_mixed_rounds import N_SETS, better, opened
 from fedkin.algorithms.softmax_mixed_sites import STEPS, prepare
 from fedkin.models.random_covariance import Covariance
 from fedkin.protocol import Algorithm, Ask, Program, Roster
@@ -55,15 +56,15 @@ def program(roster: Roster, settings: SoftmaxMixedSettings) -> Program:
     sets = fit.first_sets()
     stage = yield from fit.stage(sets, np.zeros_like(sets.departures))
     population = stage.coef[0]
-    best: Best | None = None
-    for size in (*LATER, None):
-        verdict = yield from fit.judge(stage)
-        best = better(best, stage, verdict)
-        if size is None or fit.left < LEAST_ROUNDS:
+    verdict = yield from fit.judge(stage)
+    best, guess = better(None, stage, verdict), None
+    for size in LATER:
+        if fit.left < LEAST_ROUNDS:
             break
-        sets = fit.around(best, size)
-        stage = yield from fit.stage(sets, np.tile(best.coef, (len(sets.common), 1, 1)))
-    assert best is not None
+        around = fit.around(fit.centre(best, guess), size)
+        stage = yield from fit.stage(around.sets, np.tile(best.coef, (N_SETS, 1, 1)))
+        verdict = yield from fit.judge(stage)
+        best, guess = better(best, stage, verdict), around.lowest(verdict.loss)
     wanted = ("departures",) if settings.share == "statistics" else ()
     told = fit.message(best.departures[None], best.coef[None])
     settled = yield Ask("settle", told, fields=wanted, note="sites learn their part")

@@ -21,11 +21,14 @@ COMMON_LOGS = (-0.5, 1.6)
 INTERCEPT_BEYOND = float(np.log(1.0 / 0.3))
 # Later sets go so far on the way to what departures say of single classes.
 ON_THE_WAY = (0.5, 1.0)
+N_SETS = 1 + len(FEATURE_LOGS) * len(COMMON_LOGS)
 LEAST_LOG, MOST_LOG = -10.0, 5.0
 # Variance of B where sites do not depart at all, for the common model.
 TOGETHER = 0.0
 # Precision of the intercepts of B: they are where the shares of the classes put them.
 FREE = 1e-2
+# A parabola's vertex counts up to this share of the points' span beyond them.
+BEYOND = 0.25
 # Relative gain in loss for which more departing is believed.
 WORTH = 1e-3
 MOST_ROUNDS_A_STAGE = 12
@@ -45,12 +48,12 @@ class Sets(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """Sets fitted side by side: B (G, C, d), its information (G, C d, C d), and if at rest."""
+    """Sets fitted side by side: B (G, C, d), its information (G, C d, C d), and who is at rest."""
 
     sets: Sets
     coef: Floats
     information: Floats
-    converged: bool = False
+    converged: Bools
 
 
 class Verdict(NamedTuple):
@@ -70,6 +73,56 @@ class Best(NamedTuple):
     loss: float
     departed: Floats
     determined: Floats
+    converged: bool
+
+    def pattern(self, block: Indices, is_level: Bools) -> Floats:
+        """How the departures found would have single classes move, (C, d)."""
+        return variance_pattern(self.departed, self.determined, self.departures, block, is_level)
+
+
+class Centre(NamedTuple):
+    """Log variances (C, d) and of B to look around, and how single classes should move (C, d)."""
+
+    departures: Floats
+    common: float
+    pattern: Floats
+
+
+class Axis(NamedTuple):
+    """A way in which log variances can move, (C, d) and of B, and the steps tried along it."""
+
+    departures: Floats
+    common: float
+    steps: tuple[float, float]
+
+
+class Around(NamedTuple):
+    """Sets around a centre: itself first, then the steps along every axis."""
+
+    centre: Centre
+    axes: list[Axis]
+    sets: Sets
+
+    def lowest(self, loss: Floats) -> tuple[Floats, float]:
+        """Log variances where parabolas through the losses along the axes have their vertex."""
+        departures, common = self.centre.departures, self.centre.common
+        first = len(loss) - 2 * len(self.axes)
+        for k, axis in enumerate(self.axes):
+            own = loss[first + 2 * k : first + 2 * k + 2]
+            move = vertex(np.array([0.0, *axis.steps]), np.array([loss[0], *own]))
+            departures = departures + move * axis.departures
+            common = common + move * axis.common
+        return np.clip(departures, LEAST_LOG, MOST_LOG), float(np.clip(common, LEAST_LOG, MOST_LOG))
+
+
+def vertex(at: Floats, loss: Floats) -> float:
+    """Where a parabola through three points is lowest, not far beyond them."""
+    bend, slope, _ = np.polyfit(at, loss, 2)
+    if bend <= 0.0:
+        return float(at[first_least(loss)])
+    room = BEYOND * (at.max() - at.min())
+    least = at.min() - room if at.min() < 0 else 0.0
+    return float(np.clip(-0.5 * slope / bend, least, at.max() + room))
 
 
 def opened(roster: Roster, settings: Any) -> Server:
@@ -98,6 +151,7 @@ def better(best: Best | None, stage: Stage, verdict: Verdict) -> Best:
         float(verdict.loss[k]),
         verdict.departed[k],
         verdict.determined[k],
+        bool(stage.converged[k]),
     )
 
 
@@ -111,7 +165,6 @@ class Fit:
     rows: Floats
     n_classes: int
     left: int
-    converged: bool = True
     tried: list[Floats] = field(default_factory=list)
 
     @property
@@ -132,6 +185,11 @@ class Fit:
 
     # -------------------------------------------------------------- sets of variances
 
+    def centre(self, best: Best, at: tuple[Floats, float] | None = None) -> Centre:
+        """The best set, or a better guess `at`, to look around."""
+        pattern = best.pattern(self.block, self.is_level)
+        return Centre(*(at or (best.departures, best.common)), pattern)
+
     def first_sets(self) -> Sets:
         """No departures, and a grid in which classes have equal variances."""
         grid = [(f, f + INTERCEPT_BEYOND, c) for f in FEATURE_LOGS for c in COMMON_LOGS]
@@ -140,19 +198,20 @@ class Fit:
         departures = np.repeat(by_column[:, None, :], self.n_classes, axis=1)
         return Sets(departures, levels[:, 2])
 
-    def around(self, best: Best, size: float) -> Sets:
-        """Sets `size` to both sides of the best in each of the three, and with single classes."""
-        pattern = variance_pattern(
-            best.departed, best.determined, best.departures, self.block, self.is_level
-        )
-        moves = [(sign * size * ~self.is_level, 0.0) for sign in (1.0, -1.0)]
+    def around(self, centre: Centre, size: float) -> Around:
+        """Sets at the centre, `size` to both sides of it in each of the three, and by classes."""
+        none = np.zeros(self.shape)
+        axes = [Axis(none + ~self.is_level, 0.0, (size, -size)), Axis(none, 1.0, (size, -size))]
         if self.settings.fit_intercept:
-            moves += [(sign * size * self.is_level, 0.0) for sign in (1.0, -1.0)]
-        moves += [(0.0 * self.is_level, sign * size) for sign in (1.0, -1.0)]
-        moves += [(share * pattern, 0.0) for share in ON_THE_WAY]
-        departures = np.stack([best.departures + move for move, _ in moves])
-        common = np.array([best.common + move for _, move in moves])
-        return Sets(*(np.clip(logs, LEAST_LOG, MOST_LOG) for logs in (departures, common)))
+            axes.append(Axis(none + self.is_level, 0.0, (size, -size)))
+        axes.append(Axis(centre.pattern, 0.0, ON_THE_WAY))
+        moves = [(axis, step) for axis in axes for step in axis.steps]
+        # As many sets as at first: sites look for their departures from those of the last round.
+        moves = [(axes[0], 0.0)] * (N_SETS - len(moves)) + moves
+        departures = np.stack([centre.departures + step * axis.departures for axis, step in moves])
+        common = np.array([centre.common + step * axis.common for axis, step in moves])
+        sets = Sets(*(np.clip(logs, LEAST_LOG, MOST_LOG) for logs in (departures, common)))
+        return Around(centre, axes, sets)
 
     def message(self, logs: Floats, coef: Floats) -> Arrays:
         """What sites are told of sets."""
@@ -201,18 +260,17 @@ class Fit:
             shape = curve if kept is None else np.where(up[:, None, None], kept[1], curve)
             kept = before, shape, clients
             heard |= clients
-            at_rest = bool(np.abs(step).max() <= self.settings.tol)
-            waits += at_rest
-            if at_rest and (clients == heard or waits > MOST_WAITS):
-                return Stage(sets, base + step, kept[1], True)
+            at_rest = np.abs(step).max(axis=(1, 2)) <= self.settings.tol
+            waits += bool(at_rest.all())
             coef = base + step
+            if at_rest.all() and (clients == heard or waits > MOST_WAITS):
+                break
         assert kept is not None
-        return Stage(sets, base, kept[1])
+        return Stage(sets, np.where(at_rest[:, None, None], coef, base), kept[1], at_rest)
 
     def judge(self, stage: Stage) -> Server:
         """What rows left out lose, and what departures say of variances."""
         self.left -= 1
-        self.converged &= stage.converged
         half = np.linalg.cholesky(np.linalg.inv(stage.information))
         message = {**self.message(stage.sets.departures, stage.coef), "half": half}
         replies = yield Ask("judge", message, note="rows left out")
@@ -246,6 +304,6 @@ class Fit:
             loss=np.array(best.loss),
             heard=heard,
             site_rows=rows,
-            converged=np.array(self.converged),
+            converged=np.array(best.converged),
             tried=np.array(self.tried),
         )

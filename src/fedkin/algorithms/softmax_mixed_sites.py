@@ -79,6 +79,7 @@ def moments(clients, cache, settings, common, personal, memory, keys):
 def look(clients, cache, settings, common, personal, memory, keys):
     """Height, slope and second derivatives in B of every set, with the site's U gone along."""
     told = Told.of(common)
+    modes = known_modes(told, memory, len(clients))
     n_sets, size = len(told.coef), told.coef[0].size
     upper = upper_triangle(size)
     height, pull = np.zeros((len(clients), n_sets)), np.zeros((len(clients), n_sets, size))
@@ -86,18 +87,30 @@ def look(clients, cache, settings, common, personal, memory, keys):
     for block in told.rows(clients, settings).blocks:
         who = block.clients
         for g, (coef, precision) in enumerate(told.sets()):
-            own, inverse = own_departures(block, coef, precision)
+            own, inverse = own_departures(block, coef, precision, modes[who, g])
+            modes[who, g] = own
             flat = precision.ravel()
             height[who, g] = heights(block, coef, precision, own)
             pull[who, g] = (precision * own).reshape(len(own), -1)
             curve = np.diag(flat) - inverse * np.outer(flat, flat)
             information[who, g] = curve[:, upper[0], upper[1]]
-    return {"height": height, "pull": pull, "information": information}, memory
+    reply = {"height": height, "pull": pull, "information": information}
+    return reply, {"modes": modes}
 
 
-def own_departures(block: LabelledBlock, coef: Floats, precision: Floats) -> tuple[Floats, Floats]:
+def known_modes(told: Told, memory: Any, m: int) -> Floats:
+    """Departures (m, G, C, d) to look from: those of the last round; there is but one end."""
+    shape = (m, *told.coef.shape)
+    if memory and "modes" in memory and memory["modes"].shape == shape:
+        return np.array(memory["modes"])
+    return np.zeros(shape)
+
+
+def own_departures(
+    block: LabelledBlock, coef: Floats, precision: Floats, start: Floats
+) -> tuple[Floats, Floats]:
     """U (k, C, d) of every client of a block and (H + K)^-1 (k, C d, C d) there."""
-    own = find_modes(block, coef, precision, np.zeros((len(block.clients), *coef.shape)))
+    own = find_modes(block, coef, precision, start)
     share = probabilities(block.X @ (coef + own).transpose(0, 2, 1))
     matrix = second_derivatives(block, share)
     place = np.arange(precision.size)
@@ -110,10 +123,11 @@ def judge(clients, cache, settings, common, personal, memory, keys):
     told = Told.of(common)
     shape = (len(clients), *told.coef.shape)
     loss, squares, determined = np.zeros(shape[:2]), np.zeros(shape), np.zeros(shape)
+    modes = known_modes(told, memory, len(clients))
     for block in told.rows(clients, settings).blocks:
         who = block.clients
         for g, (coef, precision) in enumerate(told.sets()):
-            own, inverse = own_departures(block, coef, precision)
+            own, inverse = own_departures(block, coef, precision, modes[who, g])
             through = (inverse * precision.ravel()) @ common["half"][g]
             share = left_out(block, coef + own, inverse + through @ through.transpose(0, 2, 1))
             kept = np.maximum((share * block.labels).sum(axis=-1), LEAST_PROBABILITY)
