@@ -271,8 +271,8 @@ class Fit:
     def judge(self, stage: Stage) -> Server:
         """What rows left out lose, and what departures say of variances."""
         self.left -= 1
-        half = np.linalg.cholesky(np.linalg.inv(stage.information))
-        message = {**self.message(stage.sets.departures, stage.coef), "half": half}
+        message = self.message(stage.sets.departures, stage.coef)
+        message["information"] = stage.information
         replies = yield Ask("judge", message, note="rows left out")
         loss = replies.total("loss") / max(float(replies.total("counted")), 1e-300)
         self._remember(stage.sets, loss)

@@ -10,15 +10,8 @@ import numpy as np
 from fedkin.arrays import Arrays, Floats
 from fedkin.federation import Federation
 from fedkin.models.least_squares import upper_triangle
-from fedkin.models.softmax_mixed import (
-    LabelledBlock,
-    LabelledRows,
-    find_modes,
-    heights,
-    probabilities,
-    second_derivatives,
-)
-from fedkin.models.softmax_mixed_fit import LEAST_PROBABILITY, left_out
+from fedkin.models.softmax_left_out import left_out_loss, own_departures
+from fedkin.models.softmax_mixed import LabelledRows, find_modes, heights
 from fedkin.protocol import Field, Step
 
 
@@ -106,18 +99,6 @@ def known_modes(told: Told, memory: Any, m: int) -> Floats:
     return np.zeros(shape)
 
 
-def own_departures(
-    block: LabelledBlock, coef: Floats, precision: Floats, start: Floats
-) -> tuple[Floats, Floats]:
-    """U (k, C, d) of every client of a block and (H + K)^-1 (k, C d, C d) there."""
-    own = find_modes(block, coef, precision, start)
-    share = probabilities(block.X @ (coef + own).transpose(0, 2, 1))
-    matrix = second_derivatives(block, share)
-    place = np.arange(precision.size)
-    matrix[:, place, place] += precision.ravel()
-    return own, np.asarray(np.linalg.inv(matrix))
-
-
 def judge(clients, cache, settings, common, personal, memory, keys):
     """Loss of rows left out, and what departures say of their variances, for every set."""
     told = Told.of(common)
@@ -128,10 +109,9 @@ def judge(clients, cache, settings, common, personal, memory, keys):
         who = block.clients
         for g, (coef, precision) in enumerate(told.sets()):
             own, inverse = own_departures(block, coef, precision, modes[who, g])
-            through = (inverse * precision.ravel()) @ common["half"][g]
-            share = left_out(block, coef + own, inverse + through @ through.transpose(0, 2, 1))
-            kept = np.maximum((share * block.labels).sum(axis=-1), LEAST_PROBABILITY)
-            loss[who, g] = -(np.log(kept) * block.present).sum(axis=1)
+            loss[who, g] = left_out_loss(
+                block, coef, precision, own, inverse, common["information"][g]
+            )
             squares[who, g] = own**2
             left = np.diagonal(inverse, axis1=1, axis2=2).reshape(own.shape)
             determined[who, g] = np.maximum(1.0 - left * precision, 0.0)
@@ -197,7 +177,7 @@ STEPS = {
             "departed": Field(("sets", "c", "d"), "squares of the site's departure"),
             "determined": Field(("sets", "c", "d"), "how far its rows determine it, 0 to 1"),
         },
-        {**_SETS, "half": Field(("sets", "p", "p"), "uncertainty of the common coefficients")},
+        {**_SETS, "information": Field(("sets", "p", "p"), "about the common coefficients")},
     ),
     "settle": Step(
         settle,
