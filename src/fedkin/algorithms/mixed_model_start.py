@@ -13,6 +13,7 @@ from fedkin.algorithms.mixed_model_settings import MixedModelSettings
 from fedkin.arrays import Floats, Indices
 from fedkin.models.least_squares import RANK_TOLERANCE
 from fedkin.models.linear_mixed import LEAST_RESIDUAL, LOG_2PI, Method
+from fedkin.models.linear_mixed_fit import too_few_rows
 from fedkin.models.linear_mixed_scales import TAKES_PART, fixed_coordinates, random_coordinates
 from fedkin.models.linear_mixed_shared import Answers, information_of
 from fedkin.models.random_covariance import Shape, shape_of
@@ -168,21 +169,36 @@ def gaussian_start(opened: Opened, settings: MixedModelSettings, budget: Budget)
     value, in_noise = float(replies.total("value")[0]), float(replies.total("slope")[0, -1])
     n_rows = (value + 0.5 * in_noise) / (LOG_2PI + 1.0)
     square = value - n_rows * LOG_2PI
-    criterion = _least_squares(products, target, square, n_rows, settings.method)
-    criterion += in_units(opened, settings, n_rows)
+    plain = _least_squares(products, target, square, n_rows, settings.method)
+    if np.count_nonzero(opened.rows > 0) == 1:
+        # One site cannot tell how far sites differ: no difference is taken.
+        start = np.concatenate([plain.coef, np.zeros(shape.n_parameters), [plain.log_noise]])
+    criterion = plain.criterion + in_units(opened, settings, n_rows)
     return opened, start, Without(criterion, replies.clients)
+
+
+class LeastSquares(NamedTuple):
+    """One regression: -2 log (restricted) likelihood, coefficients (k,), log of the noise."""
+
+    criterion: float
+    coef: Floats
+    log_noise: float
 
 
 def _least_squares(
     products: Floats, target: Floats, square: float, n_rows: float, method: Method
-) -> float:
-    """-2 log (restricted) likelihood of one regression, from X'X, X'y, y'y and n."""
-    residual = square - float(target @ np.linalg.solve(products, target))
-    residual = max(residual, LEAST_RESIDUAL * square)
+) -> LeastSquares:
+    """The regression of all rows, from X'X, X'y, y'y and n."""
+    if round(n_rows) <= len(products):
+        raise ValueError(too_few_rows(n_rows, len(products)))
+    coef = np.linalg.solve(products, target)
+    residual = max(square - float(target @ coef), LEAST_RESIDUAL * square)
     restricted = method == "reml"
     k = n_rows - restricted * len(products)
     volume = float(np.linalg.slogdet(products)[1])
-    return k * (1.0 + LOG_2PI + float(np.log(residual / k))) + restricted * volume
+    log_variance = float(np.log(residual / k))
+    criterion = k * (1.0 + LOG_2PI + log_variance) + restricted * volume
+    return LeastSquares(criterion, coef, 0.5 * log_variance)
 
 
 def count_start(opened: Opened, settings: MixedModelSettings, budget: Budget) -> Server:

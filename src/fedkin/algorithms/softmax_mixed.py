@@ -10,14 +10,15 @@ finds its own U_i at a B, and sends the height, its slope and its second derivat
 gone along. Many sets of variances are fitted side by side, so that looking for the best of them
 costs a few rounds and not a fit each.
 
-1. Sets in which classes have equal variances, on a grid of sizes. One set has no departures: the
-   common model, for sites nothing is known of.
-2. Sets are judged by the loss of rows left out, which every site tells without fitting again
-   (`models.softmax_mixed_fit`).
-3. New sets around the best one: features' departures, intercepts' departures and B larger or
+1. Sets in which classes have equal variances, on a grid of sizes. Some have no departures: the best
+   of them is the common model, for sites nothing is known of.
+2. Sets are judged by the loss of rows that sites leave out in turn (`models.softmax_left_out`).
+3. Sets in which sites depart from the common model as it is: where sites have few rows, the middle
+   of their own models is not as well determined as the one model of all rows.
+4. New sets around the best one: features' departures, intercepts' departures and B larger or
    smaller; and single classes moved to where the departures found put them (empirical Bayes,
    `models.softmax_variances`), half the way and all of it. Judged again; parabolas through the
-   losses along each of these four ways tell where to look once more, with smaller steps.
+   losses along each of these ways tell where to look once more, with smaller steps.
 
 Rows left out have the word because empirical Bayes alone, free to give every class its own
 variance, sent single classes to zero without any gain on new rows, and with few rows all of them.
@@ -28,7 +29,8 @@ from __future__ import annotations
 import numpy as np
 
 from fedkin.algorithms.softmax_mixed_result import SoftmaxMixedResult
-from fedkin.algorithms.softmax_mixed_rounds import N_SETS, better, opened
+from fedkin.algorithms.softmax_mixed_rounds import better, opened
+from fedkin.algorithms.softmax_mixed_sets import N_SETS, TOGETHER_LOGS, first_sets, sets_around
 from fedkin.algorithms.softmax_mixed_sites import STEPS, prepare
 from fedkin.models.random_covariance import Covariance
 from fedkin.protocol import Algorithm, Ask, Program, Roster
@@ -53,22 +55,31 @@ class SoftmaxMixedSettings(Settings):
 def program(roster: Roster, settings: SoftmaxMixedSettings) -> Program:
     """Scales, sets of variances side by side, sets around the best, and the end."""
     fit = yield from opened(roster, settings)
-    sets = fit.first_sets()
+    sets = first_sets(fit.n_classes, fit.is_level)
     stage = yield from fit.stage(sets, np.zeros_like(sets.departures))
-    population = stage.coef[0]
     verdict = yield from fit.judge(stage)
-    best, guess = better(None, stage, verdict), None
+    alike = slice(len(TOGETHER_LOGS))
+    common = better(None, stage.only(alike), verdict.only(alike))
+    best = better(None, stage, verdict)
+    stage = fit.from_common(common)
+    verdict = yield from fit.judge(stage)
+    best, guess = better(best, stage, verdict), None
     for size in LATER:
-        if fit.left < LEAST_ROUNDS:
+        if fit.left < (LEAST_ROUNDS if not best.together else 2):
             break
-        around = fit.around(fit.centre(best, guess), size)
-        stage = yield from fit.stage(around.sets, np.tile(best.coef, (N_SETS, 1, 1)))
+        together = best.together
+        around = sets_around(fit.centre(best, guess), size, fit.is_level, together)
+        if together:
+            stage = fit.as_it_is(common, around.sets)
+        else:
+            start = np.tile(best.coef, (N_SETS, 1, 1))
+            stage = yield from fit.stage(around.sets, start)
         verdict = yield from fit.judge(stage)
         best, guess = better(best, stage, verdict), around.lowest(verdict.loss)
     wanted = ("departures",) if settings.share == "statistics" else ()
     told = fit.message(best.departures[None], best.coef[None])
     settled = yield Ask("settle", told, fields=wanted, note="sites learn their part")
-    return fit.result(best, population, settled, len(roster))
+    return fit.result(best, common.coef, settled, len(roster))
 
 
 SOFTMAX_MIXED = Algorithm(

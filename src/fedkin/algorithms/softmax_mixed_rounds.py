@@ -9,26 +9,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedkin.algorithms.softmax_mixed_result import SoftmaxMixedResult
+from fedkin.algorithms.softmax_mixed_sets import (
+    FROM_COMMON,
+    INTERCEPT_BEYOND,
+    Centre,
+    Sets,
+    equal_sets,
+)
 from fedkin.arrays import Arrays, Bools, Floats, Indices
 from fedkin.models.least_squares import upper_triangle
 from fedkin.models.softmax_variances import shared_by, variance_pattern
 from fedkin.protocol import Ask, Replies, Roster, over_roster
 from fedkin.ties import first_least
 
-# The first sets of log variances: of features' departures, and of B; intercepts' go with features'.
-FEATURE_LOGS = (-5.0, -3.0, -1.2, 0.6)
-COMMON_LOGS = (-0.5, 1.6)
-INTERCEPT_BEYOND = float(np.log(1.0 / 0.3))
-# Later sets go so far on the way to what departures say of single classes.
-ON_THE_WAY = (0.5, 1.0)
-N_SETS = 1 + len(FEATURE_LOGS) * len(COMMON_LOGS)
-LEAST_LOG, MOST_LOG = -10.0, 5.0
-# Variance of B where sites do not depart at all, for the common model.
-TOGETHER = 0.0
 # Precision of the intercepts of B: they are where the shares of the classes put them.
 FREE = 1e-2
-# A parabola's vertex counts up to this share of the points' span beyond them.
-BEYOND = 0.25
 # Relative gain in loss for which more departing is believed.
 WORTH = 1e-3
 MOST_ROUNDS_A_STAGE = 12
@@ -40,13 +35,6 @@ SURELY_HIGHER = 1e-10
 Server = Generator[Ask, Replies, Any]
 
 
-class Sets(NamedTuple):
-    """Sets of log variances: of departures (G, C, d), and of B (G,)."""
-
-    departures: Floats
-    common: Floats
-
-
 class Stage(NamedTuple):
     """Sets fitted side by side: B (G, C, d), its information (G, C d, C d), and who is at rest."""
 
@@ -54,6 +42,14 @@ class Stage(NamedTuple):
     coef: Floats
     information: Floats
     converged: Bools
+    together: bool = False
+    """Whether B is the common model, which was fitted without departures."""
+
+    def only(self, which: Any) -> Stage:
+        """Some of the sets."""
+        sets = Sets(*(part[which] for part in self.sets))
+        parts = (self.coef[which], self.information[which], self.converged[which])
+        return Stage(sets, *parts, self.together)
 
 
 class Verdict(NamedTuple):
@@ -62,6 +58,10 @@ class Verdict(NamedTuple):
     loss: Floats
     departed: Floats
     determined: Floats
+
+    def only(self, which: Any) -> Verdict:
+        """On some of the sets."""
+        return Verdict(*(part[which] for part in self))
 
 
 class Best(NamedTuple):
@@ -74,55 +74,12 @@ class Best(NamedTuple):
     departed: Floats
     determined: Floats
     converged: bool
+    information: Floats
+    together: bool
 
     def pattern(self, block: Indices, is_level: Bools) -> Floats:
         """How the departures found would have single classes move, (C, d)."""
         return variance_pattern(self.departed, self.determined, self.departures, block, is_level)
-
-
-class Centre(NamedTuple):
-    """Log variances (C, d) and of B to look around, and how single classes should move (C, d)."""
-
-    departures: Floats
-    common: float
-    pattern: Floats
-
-
-class Axis(NamedTuple):
-    """A way in which log variances can move, (C, d) and of B, and the steps tried along it."""
-
-    departures: Floats
-    common: float
-    steps: tuple[float, float]
-
-
-class Around(NamedTuple):
-    """Sets around a centre: itself first, then the steps along every axis."""
-
-    centre: Centre
-    axes: list[Axis]
-    sets: Sets
-
-    def lowest(self, loss: Floats) -> tuple[Floats, float]:
-        """Log variances where parabolas through the losses along the axes have their vertex."""
-        departures, common = self.centre.departures, self.centre.common
-        first = len(loss) - 2 * len(self.axes)
-        for k, axis in enumerate(self.axes):
-            own = loss[first + 2 * k : first + 2 * k + 2]
-            move = vertex(np.array([0.0, *axis.steps]), np.array([loss[0], *own]))
-            departures = departures + move * axis.departures
-            common = common + move * axis.common
-        return np.clip(departures, LEAST_LOG, MOST_LOG), float(np.clip(common, LEAST_LOG, MOST_LOG))
-
-
-def vertex(at: Floats, loss: Floats) -> float:
-    """Where a parabola through three points is lowest, not far beyond them."""
-    bend, slope, _ = np.polyfit(at, loss, 2)
-    if bend <= 0.0:
-        return float(at[first_least(loss)])
-    room = BEYOND * (at.max() - at.min())
-    least = at.min() - room if at.min() < 0 else 0.0
-    return float(np.clip(-0.5 * slope / bend, least, at.max() + room))
 
 
 def opened(roster: Roster, settings: Any) -> Server:
@@ -152,6 +109,8 @@ def better(best: Best | None, stage: Stage, verdict: Verdict) -> Best:
         verdict.departed[k],
         verdict.determined[k],
         bool(stage.converged[k]),
+        stage.information[k],
+        stage.together,
     )
 
 
@@ -190,28 +149,16 @@ class Fit:
         pattern = best.pattern(self.block, self.is_level)
         return Centre(*(at or (best.departures, best.common)), pattern)
 
-    def first_sets(self) -> Sets:
-        """No departures, and a grid in which classes have equal variances."""
-        grid = [(f, f + INTERCEPT_BEYOND, c) for f in FEATURE_LOGS for c in COMMON_LOGS]
-        levels = np.array([(LEAST_LOG, LEAST_LOG, TOGETHER), *grid])
-        by_column = np.where(self.is_level, levels[:, 1:2], levels[:, :1])
-        departures = np.repeat(by_column[:, None, :], self.n_classes, axis=1)
-        return Sets(departures, levels[:, 2])
+    def from_common(self, common: Best) -> Stage:
+        """Sets of departures from the common model as it is; no B has to be found."""
+        levels = [(f, f + INTERCEPT_BEYOND, common.common) for f in FROM_COMMON]
+        return self.as_it_is(common, equal_sets(np.array(levels), self.n_classes, self.is_level))
 
-    def around(self, centre: Centre, size: float) -> Around:
-        """Sets at the centre, `size` to both sides of it in each of the three, and by classes."""
-        none = np.zeros(self.shape)
-        axes = [Axis(none + ~self.is_level, 0.0, (size, -size)), Axis(none, 1.0, (size, -size))]
-        if self.settings.fit_intercept:
-            axes.append(Axis(none + self.is_level, 0.0, (size, -size)))
-        axes.append(Axis(centre.pattern, 0.0, ON_THE_WAY))
-        moves = [(axis, step) for axis in axes for step in axis.steps]
-        # As many sets as at first: sites look for their departures from those of the last round.
-        moves = [(axes[0], 0.0)] * (N_SETS - len(moves)) + moves
-        departures = np.stack([centre.departures + step * axis.departures for axis, step in moves])
-        common = np.array([centre.common + step * axis.common for axis, step in moves])
-        sets = Sets(*(np.clip(logs, LEAST_LOG, MOST_LOG) for logs in (departures, common)))
-        return Around(centre, axes, sets)
+    def as_it_is(self, common: Best, sets: Sets) -> Stage:
+        """Sets with the B of the common model."""
+        n = len(sets.common)
+        parts = (np.repeat(part[None], n, axis=0) for part in (common.coef, common.information))
+        return Stage(sets, *parts, np.full(n, common.converged), True)
 
     def message(self, logs: Floats, coef: Floats) -> Arrays:
         """What sites are told of sets."""
@@ -273,6 +220,7 @@ class Fit:
         self.left -= 1
         message = self.message(stage.sets.departures, stage.coef)
         message["information"] = stage.information
+        message["together"] = np.array(float(stage.together))
         replies = yield Ask("judge", message, note="rows left out")
         loss = replies.total("loss") / max(float(replies.total("counted")), 1e-300)
         self._remember(stage.sets, loss)

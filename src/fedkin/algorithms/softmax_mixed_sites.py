@@ -110,7 +110,8 @@ def judge(clients, cache, settings, common, personal, memory, keys):
         for g, (coef, precision) in enumerate(told.sets()):
             own, inverse = own_departures(block, coef, precision, modes[who, g])
             loss[who, g] = left_out_loss(
-                block, coef, precision, own, inverse, common["information"][g]
+                *(block, coef, precision, own, inverse, common["information"][g]),
+                together=bool(common["together"]),
             )
             squares[who, g] = own**2
             left = np.diagonal(inverse, axis1=1, axis2=2).reshape(own.shape)
@@ -177,7 +178,11 @@ STEPS = {
             "departed": Field(("sets", "c", "d"), "squares of the site's departure"),
             "determined": Field(("sets", "c", "d"), "how far its rows determine it, 0 to 1"),
         },
-        {**_SETS, "information": Field(("sets", "p", "p"), "about the common coefficients")},
+        {
+            **_SETS,
+            "information": Field(("sets", "p", "p"), "about the common coefficients"),
+            "together": Field((), "whether these are of all rows without departures"),
+        },
     ),
     "settle": Step(
         settle,

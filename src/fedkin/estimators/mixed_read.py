@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from fedkin.algorithms.mixed_model_result import CONVERGED
-from fedkin.algorithms.mixed_model_settings import CLASSES
+from fedkin.algorithms.mixed_model_settings import CLASSES, COUNTS
 from fedkin.algorithms.mixed_model_words import term_names
 from fedkin.engines.kept import KeptReplies
 from fedkin.estimators.fmlr import ImplausibleSitesWarning, OddSitesWarning
@@ -17,6 +17,9 @@ from fedkin.estimators.mixed_use import NEW_SITE, FittedMixedModel
 from fedkin.federation import Federation
 from fedkin.names import listed
 from fedkin.protocol.runs import About
+
+# Where the linear predictor of half of the rows is further out, means are 0 (or 1) to four digits.
+WITHOUT_BOUND = 9.0
 
 
 class ReadMixedModel(FittedMixedModel):
@@ -73,6 +76,32 @@ class ReadMixedModel(FittedMixedModel):
         self.history_ = {} if history is None else {"criterion": history}
         self._remember_places(result.heard)
 
+    def _why_not_converged(self) -> str:
+        """What a person can do about a search that has not ended."""
+        words = f"the likelihood's slope is {self._result.gradient:.2g} where the search ended"
+        q, m = len(self._result.random), len(self._result.heard)
+        free = len(self._result.theta) if self.site_noise == "common" else q * (q + 1) // 2
+        if free > m and self.covariance == "full" and not self._used.in_rounds:
+            return (
+                f"{words}: {m} sites cannot tell the {free} numbers of the covariance of {q} "
+                "departures; take covariance='diagonal' or 'isotropic', or fewer columns in random"
+            )
+        rounds = f" (max_rounds={self.max_rounds})" if self._used.in_rounds else ""
+        return (
+            f"{words}{rounds}; estimates may be off; allow more rounds, or look for columns of "
+            "very different size"
+        )
+
+    def _without_bound(self, federation: Federation | None) -> bool:
+        """Whether counts are fitted by coefficients that have no end."""
+        if federation is None or self._used.family not in COUNTS:
+            return False
+        rows = self._used.features(federation).X
+        eta = rows @ self.coef_ + self.intercept_
+        eta = eta + self._used.column(federation, self._used.offset, 0.0)
+        far = np.abs(eta) if self._used.family == "binomial" else -eta
+        return bool(np.median(far) > WITHOUT_BOUND)
+
     def _read_sites(self, result, d) -> None:
         """What is known of every site."""
         self.effects_ = result.effects
@@ -100,11 +129,12 @@ class ReadMixedModel(FittedMixedModel):
         if not self.converged_ and self.family == CLASSES:
             super()._warn(federation)
         elif not self.converged_:
+            self._warning(self._why_not_converged(), ConvergenceWarning)
+        if self._without_bound(federation):
             self._warning(
-                f"the likelihood's slope is {self._result.gradient:.2g} where the search ended "
-                f"(max_rounds={self.max_rounds}); estimates may be off; allow more rounds, or look "
-                "for columns of very different size",
-                ConvergenceWarning,
+                "at half of the rows and more the expected target is at the end of its range: the "
+                "columns tell it without error (or it never varies), and coefficients grow without "
+                "bound. Do not read them; use fewer columns, or more rows"
             )
         if len(self.implausible_sites_):
             self._warning(

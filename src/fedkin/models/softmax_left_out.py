@@ -7,8 +7,9 @@ and H' the second derivatives of the rows kept
 
     dB = (A - K ((H' + K)^-1 - (H + K)^-1) K)^-1 K (U' - U),
 
-the departure follows, and B + U' + (H' + K)^-1 K dB predicts the fold. Nothing but the sum of the
-losses leaves.
+the departure follows, and B + U' + (H' + K)^-1 K dB predicts the fold. Where B is the model of all
+rows without departures, it loses the fold's own slope and second derivatives instead. Nothing but
+the sum of the losses leaves.
 
 Leaving single rows out by one Newton step from the fit to all of them is cheaper, and was tried: on
 ten digits with 20 rows a writer it promised a log loss of .146 where new rows had .207, because the
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedkin.arrays import Floats, Indices
+from fedkin.arrays import Bools, Floats, Indices
 from fedkin.models.softmax_mixed import (
     LabelledBlock,
     find_modes,
@@ -57,11 +58,13 @@ def left_out_loss(
     own: Floats,
     covariance: Floats,
     information: Floats,
+    together: bool,
 ) -> Floats:
     """Log loss of every client's rows, each fold left out in turn, (k,).
 
     `own` U (k, C, d) are the departures with all rows and `covariance` (k, p, p) is (H + K)^-1
-    there; `information` (p, p) is that of all clients about B.
+    there; `information` (p, p) is that of all clients about B. `together`: B is the model that was
+    fitted to all rows without departures.
     """
     flat, out = precision.ravel(), np.zeros(len(own))
     fold = fold_of(block.X.shape[1])
@@ -71,8 +74,11 @@ def left_out_loss(
             continue
         kept = LabelledBlock(block.clients, block.X, block.labels, block.present * ~left)
         without, inverse = own_departures(kept, coef, precision, own)
-        lost = (inverse - covariance) * np.outer(flat, flat)
-        pull = flat * (without - own).reshape(len(own), -1)
+        if together:
+            lost, pull = _of_fold(block, coef, left)
+        else:
+            lost = (inverse - covariance) * np.outer(flat, flat)
+            pull = flat * (without - own).reshape(len(own), -1)
         moved = np.linalg.solve(information - lost, pull[..., None])
         follows = (inverse @ (flat[:, None] * moved)).reshape(own.shape)
         scores = block.X[:, left] @ (coef + without + follows).transpose(0, 2, 1)
@@ -80,3 +86,14 @@ def left_out_loss(
         logs = np.log(np.maximum(share, LEAST_PROBABILITY))
         out -= (logs * block.present[:, left]).sum(axis=1)
     return out
+
+
+def _of_fold(block: LabelledBlock, coef: Floats, left: Bools) -> tuple[Floats, Floats]:
+    """Second derivatives (k, p, p) and slopes (k, p) in B of the loss of a fold's rows."""
+    fold = LabelledBlock(
+        block.clients, block.X[:, left], block.labels[:, left], block.present[:, left]
+    )
+    share = probabilities(fold.X @ coef.T)
+    away = (share - fold.labels) * fold.present[..., None]
+    slope = away.transpose(0, 2, 1) @ fold.X
+    return second_derivatives(fold, share), slope.reshape(len(slope), -1)
