@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedkin.algorithms import algorithm
+from fedkin.algorithms.softmax_mixed_sets import TOGETHER_LOGS
 from fedkin.datasets.fgpr import prior_spec
 from fedkin.federation import Federation
 from fedkin.models.kernels import from_spec
@@ -151,14 +152,16 @@ def _penalised_softmax(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
     """The common model of copies of one site; sites may depart by next to nothing.
 
     With equal departures U of m sites, |B|^2 r / 2 + m |U|^2 k / 2 for B + U = W is least where B
-    is m k / (m k + r) of W: a ridge of r m k / (m k + r) on W.
+    is m k / (m k + r) of W: a ridge of r m k / (m k + r) on W. Of the ridges that are tried,
+    rows left out choose the middle one here.
     """
     from scipy.optimize import minimize
 
     n_copies = int((X[0] == X).all(axis=1).sum())
     design = np.column_stack([(X - X.mean(axis=0)) / X.std(axis=0), np.ones(len(X))])
     hot, away = np.eye(3)[y.astype(int)], n_copies * np.exp(10.0)
-    ridge = np.tile([1.0, 1.0, 1.0, 0.01], (3, 1))
+    middle = np.exp(-TOGETHER_LOGS[1])
+    ridge = np.tile([middle, middle, middle, 0.01], (3, 1))
     both = ridge * away / (away + ridge)
 
     def objective(flat):
