@@ -40,6 +40,7 @@ MODULES = (
     "fedgrem_beyond",
     "clustering_beyond",
     "odcl_beyond",
+    "odcl_real",
     "fmlr_nuisance",
     "fmlr_beyond",
     "fmlr_degrees",

@@ -506,6 +506,15 @@ CASES = (
         rounds_setting="refine_rounds",
         variant="statistics",
     ),
+    Case(
+        "odcl",
+        {"n_clusters": 2, "refine_rounds": 5, **_PLAIN},
+        {"n_clusters": 1, **_PLAIN},
+        _cluster_least_squares,
+        ("cluster_models",),
+        rounds_setting="refine_rounds",
+        variant="defaults",
+    ),
     *(
         Case(
             "odcl",
@@ -519,6 +528,7 @@ CASES = (
         )
         for variant, given, aggregate, alone in (
             ("naive averaging", "one", "mean", "one"),
+            ("naive averaging by precision", "one", "auto", "one"),
             ("local ERM", "own", "mean", "own"),
             ("oracle averaging", "true", "mean", "one"),
             ("cluster oracle", "true", "statistics", "one"),
