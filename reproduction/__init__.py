@@ -48,6 +48,7 @@ MODULES = (
     "mixed_beyond",
     "mixed_real",
     "mixed_classes",
+    "fgpr_curves",
 )
 
 

@@ -405,6 +405,7 @@ _PRIOR = {
     "mean": "zero",
     "tol": 1e-10,
 }
+_COMMON = {**_PRIOR, "common": True, "hyperprior": False, "n_points": 4, "tol": 1e-7}
 _LINE = {
     "model": "polynomial",
     "degree": 1,
@@ -543,5 +544,15 @@ CASES = (
         never_met=0.0,
     ),
     Case("fgpr", _PRIOR, _PRIOR, _gaussian_process, ("theta",), never_met=1e-300),
+    Case(
+        "fgpr",
+        _COMMON,
+        _PRIOR,
+        _gaussian_process,
+        ("theta", "common_bound", "left_out"),
+        variant="common curve",
+        start_counts=True,
+        never_met=1e-300,
+    ),
     Case("fedavg", _LINE, _LINE, _residual, ("theta",), never_met=1e-300),
 )
