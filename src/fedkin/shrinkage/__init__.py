@@ -44,13 +44,25 @@ from fedkin.shrinkage.huber import (
     squares_of,
     weighted_sum,
 )
-from fedkin.shrinkage.spread import belonging, center_and_spread, refined, total_variance
+from fedkin.shrinkage.spread import (
+    belonging,
+    center_and_spread,
+    refined,
+    total_variance,
+    unusualness,
+)
 
 #: Stands in for penalty 0, whose limit is the geometric median: the radii end at SMALLEST_RADIUS.
 VANISHING_PENALTY = 1e-100
 
 
-__all__ = ["AdaptivelyShrunk", "Shrunk", "shrink_adaptively", "shrink_to_center"]
+__all__ = [
+    "AdaptivelyShrunk",
+    "Shrunk",
+    "shrink_adaptively",
+    "shrink_to_center",
+    "unusualness",
+]
 
 
 class Shrunk(NamedTuple):
@@ -120,7 +132,11 @@ def shrink_to_center(
 
 
 def shrink_adaptively(
-    estimates: ArrayLike, variances: ArrayLike, *, start: ArrayLike | None = None
+    estimates: ArrayLike,
+    variances: ArrayLike,
+    *,
+    start: ArrayLike | None = None,
+    n_looks: int = 1,
 ) -> AdaptivelyShrunk:
     """Pull each site to the robust centre as far as its own sampling variance warrants.
 
@@ -144,6 +160,9 @@ def shrink_adaptively(
         are believed: a site that understates its own pulls harder when v is near 0.
     start : (R, d), optional
         First guess of the centre; default: coordinatewise median.
+    n_looks : int
+        At how many components of a site one looks: with more of them an honest one is by chance
+        farther from the others, and less than one of all is to be called odd.
     """
     points, noise, single = _by_component(estimates, variances, "variances")
     if single:
@@ -152,11 +171,11 @@ def shrink_adaptively(
     points = _known_points(points, known)
     first = _as_centers(start, points) if start is not None else _median_or_common(points, known)
     center, between, n_iter = center_and_spread(points, noise, known, first)
-    center, between = refined(points, noise, known, center, between)
+    center, between = refined(points, noise, known, center, between, n_looks)
     total = total_variance(points, noise, known, center, between)
     offsets = center[:, None] - points
     distances = np.where(known, squares_of(offsets) / total, 0.0)
-    n_known = known.sum(axis=1, keepdims=True)
+    n_known = n_looks * known.sum(axis=1, keepdims=True)
     belongs = np.where(known, belonging(distances, points.shape[2], n_known), 1.0)
     with np.errstate(invalid="ignore"):
         pull = np.where(known, belongs * (noise / total), 1.0)

@@ -107,6 +107,12 @@ class Coordinator(ABC):
         nothing = np.empty((len(self.order), 0))
         return {"components": self.shared, "order": self.order, "weights": nothing}
 
+    @property
+    def usual(self) -> Arrays:
+        """How much components differ between sites, where a coordinator can tell."""
+        n_estimates = self.last.heard.sum() * self.order.shape[1]
+        return {"between": np.empty(0), "n_estimates": np.array(float(n_estimates))}
+
     def ask(self, note: str, fraction: float = 1.0) -> Ask:
         """The question of a round."""
         return Ask(
@@ -181,7 +187,7 @@ class Coordinator(ABC):
         step = "start_by_ward" if self.settings.start == "ward" else "start"
         self.hear_in_any_order((yield Ask(step, fields=self.fields, note="sites fit alone")))
         if self.settings.second_fit:
-            common = {**self.common, "centers": self._median()}
+            common = {**self.common, "centers": self._median(), **self.usual}
             personal = {"order": self.order}
             again = Ask("start_again", common, personal, self.fields, note="sites fit again")
             self.hear_in_any_order((yield again))

@@ -71,6 +71,11 @@ class Family(Protocol):
         given, most = self.model.Parameters(*starts), self.settings.local_max_iter
         return tuple(best_restart(climb(rows, given, self.em_step, most, LOCAL_TOL)).parameters)
 
+    def noise(self, statistics: Any, fit: Fit) -> Floats:
+        """Sampling variances of components (m, R), in the metric of a scale that sites share."""
+        own: Floats = self.model.sampling_variance(statistics, fit[2] if self.keeps_scale else None)
+        return own
+
     # ------------------------------------------------------------ what is particular
 
     def prepare(self, clients: Federation) -> RowBlocks:

@@ -50,7 +50,7 @@ from fedkin.arrays import Arrays, Floats
 from fedkin.models.latent_classes import mixture_weights
 from fedkin.protocol import Algorithm, Ask, Program, Roster, Step
 from fedkin.settings import Flag, Number, Whole, one_of, setting
-from fedkin.shrinkage import shrink_adaptively, shrink_to_center
+from fedkin.shrinkage import AdaptivelyShrunk, shrink_adaptively, shrink_to_center
 
 # A gradient step of this many times the longest that cannot overshoot is taken to diverge; one that
 # must be halved ends below HALVED times it. Twice diverges, and close to it the way is a zigzag.
@@ -186,6 +186,13 @@ class FedGrem(Coordinator):
         sent = {"weights": self.shared_weights} if self.settings.share_weights else {}
         return {**super().personal, **sent}
 
+    @property
+    def usual(self) -> Arrays:
+        """With the spread between the sites' own fits, from their sampling variances."""
+        if self.settings.shrinkage != "adaptive":
+            return super().usual
+        return {**super().usual, "between": self._shrunk().between_variance}
+
     def combine(self) -> None:
         """The adaptive rule, or the paper's; appendix D treats the weights likewise."""
         if self.settings.shrinkage == "adaptive":
@@ -196,15 +203,25 @@ class FedGrem(Coordinator):
             self.shared_weights = self._shrunk_weights()
 
     def _adaptively(self) -> None:
-        """In coordinates in which the common covariance, if there is one, is the identity."""
-        variances = self.last["variances"]
-        known = np.where(variances < sites.UNKNOWN_VARIANCE, variances, np.inf)
-        p = self.estimates.shape[-1]
-        root = np.linalg.cholesky(self.covariance) if self.covariance.size else np.eye(p)
-        start = None if self.centers is None else _whitened(self.centers, root)
-        made = shrink_adaptively(_whitened(self.estimates, root), known, start=start)
+        """Each site as far as its sampling variance warrants."""
+        root, made = self._root, self._shrunk()
         self.shared, self.centers = made.estimates @ root.T, made.center @ root.T
         self.between_variance, self.outlier_score = made.between_variance, made.outlier_score
+
+    def _shrunk(self) -> AdaptivelyShrunk:
+        """In coordinates in which the common covariance, if there is one, is the identity."""
+        variances, root = self.last["variances"], self._root
+        known = np.where(variances < sites.UNKNOWN_VARIANCE, variances, np.inf)
+        start = None if self.centers is None else _whitened(self.centers, root)
+        estimates = _whitened(self.estimates, root)
+        return shrink_adaptively(estimates, known, start=start, n_looks=known.shape[1])
+
+    @property
+    def _root(self) -> Floats:
+        """A root of the common covariance; of the identity where there is none."""
+        if self.covariance.size:
+            return np.linalg.cholesky(self.covariance)
+        return np.eye(self.estimates.shape[-1])
 
     def _as_printed(self) -> None:
         """Algorithm 1 with the penalties of B.1."""
