@@ -44,6 +44,7 @@ from fedkin.shrinkage.huber import (
     squares_of,
     weighted_sum,
 )
+from fedkin.shrinkage.outlier import outlier_score
 from fedkin.shrinkage.spread import (
     belonging,
     center_and_spread,
@@ -185,7 +186,7 @@ def shrink_adaptively(
         center=center,
         between_variance=between,
         belonging=belongs.T,
-        outlier_score=_outlier_score(distances, known, points.shape[2]),
+        outlier_score=outlier_score(distances, known, points.shape[2]),
         n_iter=n_iter,
     )
 
@@ -219,22 +220,6 @@ def _move_towards(center: Floats, points: Floats, radii: Floats) -> Floats:
     apart = distances > radii
     share = np.divide(radii, distances, out=np.ones_like(radii), where=apart)
     return np.where(apart[..., None], points - share[..., None] * offsets, center[:, None])
-
-
-# --- how odd a site is ---------------------------------------------------------------------------
-
-
-def _outlier_score(distances: Floats, known: Bools, n_features: int) -> Floats:
-    """Score (m,) of a site over its components: its summed distance as a standard normal quantile.
-
-    Under the model the sum is chi-squared; Wilson and Hilferty's cube root makes it normal and
-    stays finite at any distance. A site that knows nothing scores 0.
-    """
-    freedom = known.sum(axis=0) * n_features
-    some = np.maximum(freedom, 1)
-    width = 2.0 / (9.0 * some)
-    score = (np.cbrt(distances.sum(axis=0) / some) - (1 - width)) / np.sqrt(width)
-    return np.where(freedom > 0, score, 0.0)
 
 
 # --- medians, sums and shapes --------------------------------------------------------------------

@@ -35,6 +35,8 @@ SMALLEST_EIGENVALUE_SHARE = 1e-6
 # A mean variance below this share of that between a site's components is rounding, whatever the
 # unit of the data.
 NO_SCATTER = 1e-12
+# Keeps a division by the size of nothing at all defined.
+TINY = 1e-300
 
 
 class Coordinator(ABC):
@@ -227,3 +229,13 @@ class Coordinator(ABC):
             history_change=np.array(history),
             converged=np.array(converged),
         )
+
+
+def largest_change(before: Floats, after: Floats) -> float:
+    """The largest change of a site's numbers (m, R, p), relative to its size or the median site's.
+
+    Relative to the largest number of all, one site with huge values would end everybody's fit.
+    """
+    size = np.abs(after).max(axis=(1, 2))
+    moved = np.abs(after - before).max(axis=(1, 2))
+    return float((moved / np.maximum(np.maximum(size, np.median(size)), TINY)).max())

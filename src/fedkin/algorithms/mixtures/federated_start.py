@@ -29,7 +29,7 @@ START_TOL = 1e-3
 SMALLEST_START_NOISE_SHARE = 1e-12
 # Keeps a division by the size of nothing at all defined.
 TINY = 1e-300
-# Components more than wanted. With two or three spare ones the shared fit has more ways to go wrong:
+# Components more than wanted. With two or three spare ones a shared fit has more ways to go wrong:
 # largest error at h = 2, five draws, two odd sites: 3.45, 4.18 and 5.49 with one, two and three.
 SPARE = 1
 

@@ -263,7 +263,7 @@ def with_optional(reply, fields, family, rows, statistics, fit, about=None):
     A mini-batch stands for all rows. Scatter and residuals are about the components `about`, those
     of the fit unless others are given.
     """
-    weights, components, scale = fit
+    weights, components, _ = fit
     about = components if about is None else about
     n_used = np.maximum(statistics.n_rows, 1.0)
     share = reply["rows"] / n_used
