@@ -209,13 +209,15 @@ def odd_linear(estimator: Any) -> Callable[[], Any]:
     return on(lambda: sites_of_two_kinds(odd=True), estimator)
 
 
+# FMLR as its paper has it.
+PRINTED: Any = {"degrees": False, "site_noise": "common"}
 KERNEL = ConstantKernel(1.0) * RBF(1.0) + WhiteKernel(0.1)
 START = KINDS + 0.5 * np.array([[1.0, -1.0, 1.0, 0.0], [0.0, 1.0, -1.0, 1.0]])
 LABELS_BY_NAME = {f"site-{k + 1}": kind for k, kind in enumerate(TRUE_KIND)}
 
 GROUPED_REGRESSIONS = {
-    "fmlr-statistics": linear(FMLR(2, random_state=1)),
-    "fmlr-chosen": linear(FMLR(max_components=3, random_state=1)),
+    "fmlr-statistics": linear(FMLR(2, random_state=1, **PRINTED)),
+    "fmlr-chosen": linear(FMLR(max_components=3, random_state=1, **PRINTED)),
     "fmlr-sums": linear(FMLR(2, share="sums", n_restarts=4, random_state=1)),
     "fmlr-sums-chosen": linear(
         FMLR(share="sums", max_components=3, n_restarts=3, max_rounds=60, random_state=3)
@@ -226,15 +228,15 @@ GROUPED_REGRESSIONS = {
     "fmlr-sums-spectral": linear(
         FMLR(2, share="sums", init="spectral", n_restarts=2, random_state=1)
     ),
-    "fmlr-robust": odd_linear(FMLR(2, robust=True, random_state=1)),
+    "fmlr-robust": odd_linear(FMLR(2, robust=True, random_state=1, **PRINTED)),
     "fmlr-robust-sums": odd_linear(
         FMLR(2, robust=True, share="sums", n_restarts=4, random_state=1)
     ),
-    "fmlr-odd-site": odd_linear(FMLR(2, random_state=1)),
+    "fmlr-odd-site": odd_linear(FMLR(2, random_state=1, **PRINTED)),
     "fmlr-paper": linear(FMLR(2, sigma=0.5, weights="uniform", init=START, random_state=1)),
-    "fmlr-ridge": linear(FMLR(2, init="ridge", fit_intercept=False, random_state=1)),
-    "fmlr-spectral": linear(FMLR(2, init="spectral", random_state=1)),
-    "fmlr-empty-site": on_federation(sites_of_two_kinds, FMLR(2, random_state=1)),
+    "fmlr-ridge": linear(FMLR(2, init="ridge", fit_intercept=False, random_state=1, **PRINTED)),
+    "fmlr-spectral": linear(FMLR(2, init="spectral", random_state=1, **PRINTED)),
+    "fmlr-empty-site": on_federation(sites_of_two_kinds, FMLR(2, random_state=1, **PRINTED)),
     "fmlr-sums-empty-site": on_federation(
         sites_of_two_kinds, FMLR(2, share="sums", n_restarts=2, random_state=1)
     ),
@@ -432,46 +434,64 @@ MIXTURES = {
 }
 
 CURVES = {
-    "fgpr-exact": smooth(FGPR(random_state=1)),
-    "fgpr-posterior": smooth(FGPR(personalise="posterior", random_state=1)),
-    "fgpr-map": smooth(FGPR(personalise="map", random_state=1)),
-    "fgpr-rough": rough(FGPR(random_state=1)),
-    "fgpr-two-priors": rough(FGPR(n_priors=2, personalise="posterior", random_state=1)),
+    "fgpr-exact": smooth(FGPR(common=False, random_state=1)),
+    "fgpr-posterior": smooth(FGPR(common=False, personalise="posterior", random_state=1)),
+    "fgpr-map": smooth(FGPR(common=False, personalise="map", random_state=1)),
+    "fgpr-rough": rough(FGPR(common=False, random_state=1)),
+    "fgpr-two-priors": rough(
+        FGPR(common=False, n_priors=2, personalise="posterior", random_state=1)
+    ),
     "fgpr-chosen-priors": rough(
-        FGPR(n_priors=None, max_priors=2, personalise="posterior", random_state=1)
+        FGPR(common=False, n_priors=None, max_priors=2, personalise="posterior", random_state=1)
     ),
-    "fgpr-kernel": smooth(FGPR(KERNEL, mean="linear", normalize_y="mean", random_state=1)),
+    "fgpr-kernel": smooth(
+        FGPR(KERNEL, common=False, mean="linear", normalize_y="mean", random_state=1)
+    ),
     "fgpr-start": smooth(
-        FGPR(KERNEL, init=np.array([0.2, 0.1, -3.0]), mean="zero", normalize_y=False).set_params(
-            random_state=1
-        )
+        FGPR(
+            KERNEL, common=False, init=np.array([0.2, 0.1, -3.0]), mean="zero", normalize_y=False
+        ).set_params(random_state=1)
     ),
-    "fgpr-sgd": smooth(FGPR(optimizer="sgd", max_rounds=20, random_state=1)),
+    "fgpr-sgd": smooth(FGPR(common=False, optimizer="sgd", max_rounds=20, random_state=1)),
     "fgpr-sgd-theory": smooth(
         FGPR(
-            optimizer="sgd", gradient_scaling="theory", schedule="inverse-sqrt", fraction=0.6
+            common=False,
+            optimizer="sgd",
+            gradient_scaling="theory",
+            schedule="inverse-sqrt",
+            fraction=0.6,
         ).set_params(batch_size=10, max_rounds=15, personalise="posterior", random_state=1)
     ),
     "fgpr-sgd-constant": smooth(
-        FGPR(optimizer="sgd", schedule="constant", learning_rate=0.1, local_steps=2).set_params(
-            max_rounds=15, personalise="map", random_state=1
-        )
+        FGPR(
+            common=False, optimizer="sgd", schedule="constant", learning_rate=0.1, local_steps=2
+        ).set_params(max_rounds=15, personalise="map", random_state=1)
     ),
     "fgpr-adam": smooth(
-        FGPR(optimizer="adam-restarted", learning_rate=0.05, max_rounds=10, random_state=1)
+        FGPR(
+            common=False,
+            optimizer="adam-restarted",
+            learning_rate=0.05,
+            max_rounds=10,
+            random_state=1,
+        )
     ),
-    "fgpr-trimmed": smooth(FGPR(robust="trimmed", personalise="posterior", random_state=1)),
+    "fgpr-trimmed": smooth(
+        FGPR(common=False, robust="trimmed", personalise="posterior", random_state=1)
+    ),
     "fgpr-median": smooth(
-        FGPR(robust="median", personalise="posterior", max_rounds=40, random_state=1)
+        FGPR(common=False, robust="median", personalise="posterior", max_rounds=40, random_state=1)
     ),
     "fgpr-fraction": smooth(
-        FGPR(fraction=0.6, personalise="posterior", max_rounds=30, random_state=1)
+        FGPR(common=False, fraction=0.6, personalise="posterior", max_rounds=30, random_state=1)
     ),
-    "fgpr-pieces": smooth(FGPR(max_points=12, personalise="posterior", random_state=1)),
-    "fgpr-subset": smooth(FGPR(max_points=12, large_sites="subset", random_state=1)),
-    "fgpr-empty-site": on_federation(curves, FGPR(random_state=1)),
-    "local-gp": smooth(LocalGP(random_state=1)),
-    "local-gp-kernel": smooth(LocalGP(KERNEL, mean="zero", random_state=1)),
+    "fgpr-pieces": smooth(
+        FGPR(common=False, max_points=12, personalise="posterior", random_state=1)
+    ),
+    "fgpr-subset": smooth(FGPR(common=False, max_points=12, large_sites="subset", random_state=1)),
+    "fgpr-empty-site": on_federation(curves, FGPR(common=False, random_state=1)),
+    "local-gp": smooth(LocalGP(hyperprior=False, random_state=1)),
+    "local-gp-kernel": smooth(LocalGP(KERNEL, mean="zero", hyperprior=False, random_state=1)),
     "pooled-gp": smooth(PooledGP(random_state=1)),
     "pooled-gp-kernel": smooth(PooledGP(KERNEL, normalize_y="mean", random_state=1)),
     "cokriging": on(levels, CoKriging(random_state=1)),
