@@ -104,15 +104,18 @@ def found_promises(results: Results) -> list[Promise]:
 
 # ------------------------------------------------------------------ noise of the sites
 
+DEFAULTS, ROBUST = "defaults", "robust"
 
-def noises(seed: int, sites: int, robust: bool) -> list[dict[str, Any]]:
+
+def noises(seed: int, sites: int, fitted: str) -> list[dict[str, Any]]:
     """Two kinds of sites whose noise lies between .06 and 6."""
     from fedkin import FMLR
 
     rng = np.random.default_rng([73, seed, sites])
     noise = np.exp(rng.uniform(np.log(0.06), np.log(6.0), size=sites))
     drawn = draw(rng, sites, 20, 2, False, noise)
-    model = FMLR(robust=robust, random_state=seed).fit(drawn.X, drawn.y, groups=drawn.site)
+    model = FMLR(robust=fitted == ROBUST, random_state=seed)
+    model.fit(drawn.X, drawn.y, groups=drawn.site)
     return [
         {
             "K right": model.n_components_ == 2,
@@ -134,9 +137,9 @@ def noises_promises(results: Results) -> list[Promise]:
     """Two kinds, nobody odd."""
     out = []
     for sites in (40, 100):
-        for robust in (False, True):
-            run = results.where(sites=sites, robust=robust)
-            words = f"{sites} sites, robust={robust}"
+        for fitted in (DEFAULTS, ROBUST):
+            run = results.where(sites=sites, fitted=fitted)
+            words = f"{sites} sites, {fitted}"
             out += [
                 Promise(
                     f"{words}: share of draws with 2 kinds", run.estimate("K right").mean, 0.95
@@ -338,13 +341,13 @@ STUDIES = (
             "noise is log-uniform between .06 and 6."
         ),
         one=noises,
-        figure=partial(dots, by=("sites", "robust"), measures=NOISES),
+        figure=partial(dots, by=("sites", "fitted"), measures=NOISES),
         promises=noises_promises,
-        by=("sites", "robust"),
+        by=("sites", "fitted"),
         measures=NOISES,
-        full=Size(cells(sites=(40, 100), robust=(False, True)), 10),
-        quick=Size(cells(sites=(40, 100), robust=(False, True)), 2),
-        toy=Size(cells(sites=(40,), robust=(False,)), 1),
+        full=Size(cells(sites=(40, 100), fitted=(DEFAULTS, ROBUST)), 10),
+        quick=Size(cells(sites=(40, 100), fitted=(DEFAULTS, ROBUST)), 2),
+        toy=Size(cells(sites=(40,), fitted=(DEFAULTS,)), 1),
     ),
     Study(
         name="fmlr-intervals",
@@ -360,7 +363,7 @@ STUDIES = (
         promises=coverage_promises,
         by=("case", "sites", "rows"),
         measures=HELD,
-        full=Size(cells(case=tuple(SPREADS), sites=(30, 80), rows=(8, 20)), 20),
+        full=Size(cells(case=tuple(SPREADS), sites=(30, 80), rows=(10,)), 15),
         quick=Size(cells(case=tuple(SPREADS), sites=(60,), rows=(8,)), 5),
         toy=Size(cells(case=("2 kinds with degrees",), sites=(60,), rows=(8,)), 2),
     ),
