@@ -676,9 +676,9 @@ MUTANTS = (
     ),
     Mutant(
         "BIC by predictions without the coefficients",
-        "algorithms/odcl_groups.py",
-        "candidates * d * np.log(n_rows)",
-        "candidates * np.log(n_rows)",
+        "algorithms/odcl_evidence.py",
+        "n_clusters * self.n_coefficients * np.log(n_rows)",
+        "n_clusters * np.log(n_rows)",
         ("tests/maths/test_choosing_by_bic.py",),
     ),
     Mutant(
