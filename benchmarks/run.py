@@ -35,6 +35,7 @@ PARTS = (
     "odcl",
     "convex_clustering",
     "gaussian_process",
+    "matern_curves",
 )
 THREADS = (1, 2)
 # A part that takes longer than this hangs.

@@ -40,12 +40,15 @@ MODULES = (
     "fedgrem_beyond",
     "clustering_beyond",
     "odcl_beyond",
+    "odcl_real",
     "fmlr_nuisance",
     "fmlr_beyond",
+    "fmlr_degrees",
     "fgpr_beyond",
     "mixed_beyond",
     "mixed_real",
     "mixed_classes",
+    "fgpr_curves",
 )
 
 

@@ -405,6 +405,7 @@ _PRIOR = {
     "mean": "zero",
     "tol": 1e-10,
 }
+_COMMON = {**_PRIOR, "common": True, "hyperprior": False, "n_points": 4, "tol": 1e-7}
 _LINE = {
     "model": "polynomial",
     "degree": 1,
@@ -423,6 +424,16 @@ CASES = (
         {"share": "sums", "n_components": 1, "fit_intercept": False},
         _least_squares,
         ("coef", "sigma", "weights"),
+    ),
+    Case(
+        "fmlr",
+        {"n_components": 1, "degrees": True, "site_noise": "common"},
+        {"n_components": 1, "degrees": True, "site_noise": "common"},
+        lambda X, y: {**(one := _one_regression(X, y)), "coef": one["coef"][None]},
+        ("coef", "coef_covariance", "random_covariance", "sigma"),
+        variant="degrees",
+        one_round=True,
+        personal=("effects", "site_coef", "responsibilities"),
     ),
     Case(
         "mixed_model",
@@ -496,6 +507,15 @@ CASES = (
         rounds_setting="refine_rounds",
         variant="statistics",
     ),
+    Case(
+        "odcl",
+        {"n_clusters": 2, "refine_rounds": 5, **_PLAIN},
+        {"n_clusters": 1, **_PLAIN},
+        _cluster_least_squares,
+        ("cluster_models",),
+        rounds_setting="refine_rounds",
+        variant="defaults",
+    ),
     *(
         Case(
             "odcl",
@@ -509,6 +529,7 @@ CASES = (
         )
         for variant, given, aggregate, alone in (
             ("naive averaging", "one", "mean", "one"),
+            ("naive averaging by precision", "one", "auto", "one"),
             ("local ERM", "own", "mean", "own"),
             ("oracle averaging", "true", "mean", "one"),
             ("cluster oracle", "true", "statistics", "one"),
@@ -523,5 +544,15 @@ CASES = (
         never_met=0.0,
     ),
     Case("fgpr", _PRIOR, _PRIOR, _gaussian_process, ("theta",), never_met=1e-300),
+    Case(
+        "fgpr",
+        _COMMON,
+        _PRIOR,
+        _gaussian_process,
+        ("theta", "common_bound", "left_out"),
+        variant="common curve",
+        start_counts=True,
+        never_met=1e-300,
+    ),
     Case("fedavg", _LINE, _LINE, _residual, ("theta",), never_met=1e-300),
 )

@@ -164,10 +164,8 @@ class FederatedEstimator(BaseEstimator):
                 "sample_weight was given beside a Federation, which brings its own weights; use "
                 "X.with_weights(...)"
             )
-        weights = np.asarray(weights, dtype=np.float64)
-        if weights.ndim == 0:
-            weights = np.full(len(federation.X), float(weights))
-        return federation.with_weights(weights)
+        given = np.asarray(weights, dtype=np.float64)
+        return federation.with_weights(given if given.ndim else np.full(len(federation.X), given))
 
     def _run_with(self, settings: Settings, federation: Federation | None) -> Run:
         engine = self.engine or InProcess()

@@ -231,12 +231,13 @@ def _unit_diagonal(gram: Floats) -> tuple[Floats, Floats]:
     return gram / (scale[..., :, None] * scale[..., None, :]), scale
 
 
-def penalised(statistics: Floats, alpha: float, fit_intercept: bool) -> Floats:
+def penalised(statistics: Floats, alpha: float | Floats, fit_intercept: bool) -> Floats:
     """Statistics (..., q) whose least squares minimises |y - X b|^2 / 2n + alpha / 2 |b|^2.
 
-    The intercept, the last coefficient if there is one, is not penalised.
+    The intercept, the last coefficient if there is one, is not penalised. `alpha` may be an array
+    (..., p) with a strength for every client and feature.
     """
-    if alpha == 0.0:
+    if isinstance(alpha, float | int) and alpha == 0.0:
         return statistics
     upper = upper_triangle(n_coefficients(statistics.shape[-1]) + 1)
     n_penalised = n_coefficients(statistics.shape[-1]) - fit_intercept
@@ -247,7 +248,7 @@ def penalised(statistics: Floats, alpha: float, fit_intercept: bool) -> Floats:
 
 
 def sampling_covariances(
-    statistics: Floats, coef: Floats, alpha: float, fit_intercept: bool
+    statistics: Floats, coef: Floats, alpha: float | Floats, fit_intercept: bool
 ) -> Floats:
     """Covariance (m, d, d) of every client's own fit (m, d); zero where its rows do not give one.
 
