@@ -29,6 +29,7 @@ HERE = Path(__file__).parent
 PARTS = (
     "engine",
     "fmlr",
+    "mixed_model",
     "mixture_rounds",
     "mixture_fit",
     "odcl",
