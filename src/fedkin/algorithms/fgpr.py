@@ -138,7 +138,7 @@ def program(roster: Roster, settings: FgprSettings) -> Program:
     replies = yield compare(fit.shared, mixture.theta, np.array(population.target))
     left_out = over_roster(replies["left_out"], replies.clients, len(roster), missing=0.0)
     way = over_roster(replies["way"], replies.clients, len(roster), missing=0.0)
-    use = chosen(left_out, way, fit.missed, settings)
+    use = chosen(left_out, way, settings)
     return result.with_common(fit, left_out, use)
 
 

@@ -283,8 +283,7 @@ class FgprResult(Result):
         if self.common_missed is not None and self.common_missed > MUCH_MISSED:
             remarks.append(
                 f"{len(self['common_places'])} points carry the common curve with a loss of "
-                f"{self.common_missed:.2g} in log likelihood per row, too much to choose it; "
-                "n_points= takes more."
+                f"{self.common_missed:.2g} in log likelihood per row; n_points= takes more."
             )
         large = int((rows > settings.max_points).sum())
         if large:
