@@ -123,7 +123,7 @@ class FmlrResult(Result):
             "weight": self.regular_weights,
         }
         if self.labels is not None:
-            regular = self.labels[self.labels >= 0]
+            regular = self.labels[(self.labels >= 0) & ~np.isnan(self.site_rows)]
             rows["sites"] = np.bincount(regular, minlength=self.n_components)
         rows["identified"] = self.identified
         if with_intercept:

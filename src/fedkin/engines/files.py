@@ -145,6 +145,7 @@ class _FileLink:
     """Answers the first question; there is nobody to ask a second one."""
 
     gated = False
+    rewinds = False
     last_error: Exception | None = None
 
     def __init__(self, algorithm: Algorithm, files: Sequence[ReplyFile]) -> None:

@@ -6,22 +6,26 @@ with their block and then left out, so "lost reply" and "skipped the round" are 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedkin.arrays import Arrays, Indices
+from fedkin.durable import DAMAGE, load_arrays, sealed, write_bytes
 from fedkin.engines.driver import Rules, drive
-from fedkin.engines.journal import Journal, Record, decode
+from fedkin.engines.journal import Journal, Record, data_fingerprint, decode
 from fedkin.federation import Federation
 from fedkin.privacy.ledger import Ledger
 from fedkin.protocol import (
     Algorithm,
     Answer,
     Ask,
+    DrawnSeed,
     Fault,
     Memory,
     ProtocolError,
@@ -33,6 +37,8 @@ from fedkin.protocol.gate import Batch, Faults, merged
 from fedkin.randomness import KeyRing
 from fedkin.settings import Settings
 
+# Before the names of memories in their file.
+_MEMORY = "memory."
 Absent = Callable[[int, Sequence[str]], Collection[str]]
 
 
@@ -77,22 +83,41 @@ class InProcess:
         if federation is None:
             raise ValueError("the in-process engine needs the data: fit(X, y, groups=...)")
         algorithm.check(settings)
+        if self.journal is None:
+            return self._drive(algorithm, settings, federation, int(seed), None)
+        journal = Journal(self.journal)
+        if isinstance(seed, DrawnSeed) and journal.exists():
+            seed = journal.configuration()["seed"]
+        journal.open(
+            {
+                "algorithm": algorithm.name,
+                "settings": settings.to_mapping(),
+                "seed": int(seed),
+                "names": list(federation.names),
+                "features": list(federation.feature_names),
+                "engine": "inprocess",
+                "block_size": self.block_size,
+            },
+            {"rules": asdict(self.rules)},
+            partial(data_fingerprint, federation),
+        )
+        try:
+            return self._drive(algorithm, settings, federation, int(seed), journal)
+        finally:
+            journal.close()
+
+    def _drive(
+        self,
+        algorithm: Algorithm,
+        settings: Settings,
+        federation: Federation,
+        seed: int,
+        journal: Journal | None,
+    ) -> Run:
         roster = Roster(federation.names, seed)
         link = _LocalLink(algorithm, settings, federation, self, KeyRing(roster.names, seed))
-        journal = None
-        if self.journal is not None:
-            journal = Journal(self.journal)
-            journal.open(
-                {
-                    "algorithm": algorithm.name,
-                    "settings": settings.to_mapping(),
-                    "seed": seed,
-                    "names": list(roster.names),
-                    "engine": "inprocess",
-                    "block_size": self.block_size,
-                },
-                {"rules": asdict(self.rules)},
-            )
+        if journal is not None:
+            link.checkpoint = journal.folder / "memory.npz"
         return drive(algorithm, settings, roster, link, self.rules, journal, self.progress)
 
 
@@ -124,6 +149,7 @@ class _LocalLink:
     """The way to clients that are in this process: a batched call for every block of them."""
 
     gated = True
+    rewinds = True
 
     def __init__(
         self,
@@ -152,8 +178,14 @@ class _LocalLink:
         self.kind = np.zeros(m, dtype=np.intp)
         self.all_alike = True
         self.pending: list[tuple[Indices, Memory]] = []
+        # Where the memories are kept beside a journal, and rounds of it that they may cover.
+        self.checkpoint: Path | None = None
+        self._covered: int | None = None
+        self._kept: dict[str, Any] = {}
+        self._skipped: list[tuple[Ask, Record]] = []
 
     def exchange(self, number: int, ask: Ask, asked: Indices) -> tuple[Sequence[Batch], Faults]:
+        self._compute_skipped()
         answers, faults = self._answers(number, ask, asked)
         clean = [answer.clean for answer in answers if answer.clean is not None]
         self._write_down(number, ask, answers)
@@ -191,6 +223,46 @@ class _LocalLink:
             self.kind[clients[used]] = code
             self.all_alike = bool((self.kind == self.kind[0]).all())
         self.pending = []
+        if self.checkpoint is not None:
+            self._keep_memories(number)
+
+    # ------------------------------------------------------------ memories beside a journal
+
+    def _keep_memories(self, number: int) -> None:
+        """The memories after a round, so that a resumed run need not compute it again."""
+        assert self.checkpoint is not None
+        facts = json.dumps({"round": number, "kinds": self.kinds}).encode()
+        arrays = {_MEMORY + name: array for name, array in self.memory.items()}
+        arrays |= {"kind": self.kind, "facts": np.frombuffer(facts, dtype=np.uint8)}
+        write_bytes(self.checkpoint, sealed(arrays), sync=False)
+
+    def _round_of_checkpoint(self) -> int:
+        """Up to which round the kept memories reach; 0 if there are none that can be used."""
+        if self._covered is None:
+            try:
+                assert self.checkpoint is not None
+                kept = load_arrays(self.checkpoint, seal=True)
+                self._covered = int(json.loads(kept["facts"].tobytes())["round"])
+                self._kept = kept
+            except (*DAMAGE, AssertionError):
+                self._covered = 0
+        return self._covered
+
+    def _take_memories(self) -> None:
+        kept = self._kept
+        self.memory = {
+            name.removeprefix(_MEMORY): a for name, a in kept.items() if name.startswith(_MEMORY)
+        }
+        self.kinds = [tuple(kind) for kind in json.loads(kept["facts"].tobytes())["kinds"]]
+        self.kind = kept["kind"]
+        self.all_alike = bool((self.kind == self.kind[0]).all())
+        self._kept = {}
+
+    def _compute_skipped(self) -> None:
+        """The kept memories are of a round that the journal lost: compute what led there."""
+        skipped, self._skipped = self._skipped, []
+        for ask, record in skipped:
+            self._compute_again(ask, record)
 
     def _by_kind(self, who: Indices) -> list[Indices]:
         kind = self.kind[who]
@@ -213,9 +285,22 @@ class _LocalLink:
 
     def finish(self) -> None:
         """Nothing is left to acknowledge in one process."""
+        self._compute_skipped()
 
     def replay(self, ask: Ask, record: Record) -> None:
-        """Compute the round again, to rebuild memories and to see that nothing has changed."""
+        """Take a round of the journal: from the kept memories, else by computing it again."""
+        covered = self._round_of_checkpoint()
+        if record.number > covered:
+            self._compute_skipped()
+            self._compute_again(ask, record)
+        elif record.number == covered:
+            self._skipped = []
+            self._take_memories()
+        else:
+            self._skipped.append((ask, record))
+
+    def _compute_again(self, ask: Ask, record: Record) -> None:
+        """Compute a round again, to rebuild memories and to see that nothing has changed."""
         step = self.algorithm.step(ask.step)
         answers, faults = self._answers(record.number, ask, record.asked)
         clean = [answer.clean for answer in answers if answer.clean is not None]

@@ -79,6 +79,7 @@ class _KeptLink:
     """Answers the first question; who did not answer then does not answer now."""
 
     gated = False
+    rewinds = False
     last_error: Exception | None = None
 
     def __init__(self, algorithm: Algorithm, record: Record) -> None:

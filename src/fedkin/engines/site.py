@@ -3,20 +3,37 @@
 Memory lives on the site's own disk. A step's new memory is written, tagged with its round, before
 the reply leaves; it counts once a later question acknowledges that reply, and is thrown away if
 the question acknowledges another. So a lost reply equals "this client skipped the round", and a
-repeated question gets the same answer.
+repeated question gets the same answer. The memory before the one that counts is kept, so that a
+site can go back one round: for a server that lost its last record, or to compute a damaged memory
+again from the question that led to it.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import re
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+import fedkin
 from fedkin.arrays import Array, Arrays
-from fedkin.durable import load_arrays, move, save_arrays
+from fedkin.durable import (
+    DAMAGE,
+    load_arrays,
+    move,
+    open_private,
+    private_folder,
+    save_arrays,
+    write_bytes,
+)
+from fedkin.engines.journal import data_fingerprint, encode
+from fedkin.engines.site_data import CannotTakePart, fault_of
 from fedkin.federation import Federation
 from fedkin.privacy.ledger import Ledger
 from fedkin.protocol import Algorithm, Ask, Fault, Memory, Reason
@@ -27,30 +44,60 @@ logger = logging.getLogger("fedkin.site")
 
 _TAG = "__round__"
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+# Names in a site's folder that are no runs.
+_TAKEN = ("ledger", "lock", "salt")
+# A site whose process died so often in one run, without an answer between, steps aside.
+MOST_DEATHS = 3
 
 
 class SiteMemory:
-    """Committed and offered memory of one run, each a file that exists whole or not at all."""
+    """Committed, earlier and offered memory of one run, each a sealed file, whole or not there."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = private_folder(folder)
         self.committed = folder / "committed.npz"
+        self.earlier = folder / "earlier.npz"
         self.offered = folder / "offered.npz"
-        folder.mkdir(parents=True, exist_ok=True)
 
-    def acknowledge(self, number: int) -> bool:
+    def acknowledge(self, number: int) -> Fault | None:
         """Keep what was offered with round `number`; anything else that was offered is void.
 
-        False if the memory that counts then belongs to another round than the server thinks. A
-        site without any (it missed the start, or lost its disk) joins afresh.
+        A fault if the memory that counts then belongs to another round than the server thinks.
         """
-        if _tag(self.offered) == number > 0:
+        if number > 0 and _tag(self.offered) == number:
+            if self.committed.exists():
+                move(self.committed, self.earlier)
             move(self.offered, self.committed)
         else:
             self.offered.unlink(missing_ok=True)
+        if number == 0:
+            return self._start_again()
         mine = _tag(self.committed)
-        if mine is None and number > 0:
-            logger.warning("the memory of round %d is gone; the site joins afresh", number)
-        return mine is None or mine == number
+        if mine == number:
+            return None
+        if _tag(self.earlier) == number:
+            # The server, or a damaged file here, is a round behind.
+            move(self.earlier, self.committed)
+            return None
+        if mine is None:
+            logger.error(
+                "the memory of round %d in %s is lost or damaged; the server may repeat its "
+                "question, else restore the folder from a backup or leave this run",
+                number,
+                self.folder,
+            )
+            return Fault(Reason.DAMAGED)
+        return Fault(Reason.MEMORY)
+
+    def _start_again(self) -> Fault | None:
+        """The server knows of no reply of ours: right for who never sent one that counted."""
+        mine = _tag(self.committed)
+        if mine is None:
+            return None
+        if _tag(self.earlier) is None:
+            move(self.committed, self.committed.with_suffix(".undone"))
+            return None
+        return Fault(Reason.MEMORY)
 
     def read(self) -> Memory:
         """The memory that counts, None if there is none."""
@@ -71,7 +118,7 @@ def site_memory(state: str | Path, run: str) -> Memory:
 
 def check_run_name(run: str) -> str:
     """A run's name is also a folder's: plain letters, digits, '_', '.' and '-' only."""
-    if not RUN_NAME.fullmatch(run) or run == "ledger":
+    if not RUN_NAME.fullmatch(run) or run in _TAKEN:
         raise ValueError(f"{run!r} cannot be the name of a run")
     return run
 
@@ -82,7 +129,17 @@ def _tag(path: Path) -> int | None:
 
 
 def _load(path: Path) -> dict[str, Array] | None:
-    return load_arrays(path) if path.exists() else None
+    """What a file of memory holds; a damaged one is set aside and counts as not there."""
+    if not path.exists():
+        return None
+    try:
+        stored = load_arrays(path, seal=True)
+        if stored[_TAG].shape == ():
+            return stored
+    except DAMAGE:
+        logger.exception("%s is damaged and set aside", path)
+    os.replace(path, path.with_suffix(".damaged"))
+    return None
 
 
 @dataclass(frozen=True)
@@ -91,6 +148,42 @@ class Departure:
 
     arrays: Arrays
     fault: Fault | None = None
+
+
+class Deaths:
+    """How often the site's process died at work on a run, without an answer between."""
+
+    def __init__(self, folder: Path) -> None:
+        self.count_file, self.busy_file = folder / "deaths", folder / "busy"
+        private_folder(folder)
+
+    def begin(self) -> int:
+        """A process opens the run: how often one died here before it."""
+        count = self._count()
+        if self.busy_file.exists():
+            count += 1
+            write_bytes(self.count_file, str(count).encode())
+        self.idle()
+        return count
+
+    def busy(self) -> None:
+        """From now on an end of the process is a death."""
+        open_private(self.busy_file, "wb").close()
+
+    def idle(self) -> None:
+        """From now on it is not."""
+        self.busy_file.unlink(missing_ok=True)
+
+    def answered(self) -> None:
+        """Work was done: whatever ended the process before does not always do so."""
+        self.idle()
+        self.count_file.unlink(missing_ok=True)
+
+    def _count(self) -> int:
+        try:
+            return int(self.count_file.read_text())
+        except (OSError, ValueError):
+            return 0
 
 
 class SiteHalf:
@@ -114,27 +207,69 @@ class SiteHalf:
         self.algorithm, self.clients, self.run = algorithm, clients, run
         self.settings = settings
         self.least_rows = least_rows
+        folder = private_folder(Path(state) / check_run_name(run))
+        self._same_run(folder, Path(state), seed)
+        self.deaths = Deaths(folder)
         self.cache = algorithm.prepare(clients, settings)
         self.ring = KeyRing(clients.names, seed)
-        self.memory = SiteMemory(Path(state) / check_run_name(run))
+        self.memory = SiteMemory(folder)
         self.ledger = Ledger(Path(state) / "ledger")
+        # The latest round that was asked, and the one whose memory was found damaged.
         self._latest = 0
+        self._damaged_at = 0
+
+    def _same_run(self, folder: Path, state: Path, seed: int) -> None:
+        """Keep what the run is about, or see that it is still the same: data, columns, settings."""
+        about = {
+            "algorithm": self.algorithm.name,
+            "settings": encode(self.settings.to_mapping()),
+            "features": list(self.clients.feature_names),
+            "seed": int(seed),
+            "version": fedkin.__version__,
+            "data": data_fingerprint(self.clients, _salt(state)),
+        }
+        about = json.loads(json.dumps(about))
+        path = folder / "run.json"
+        if not path.exists():
+            write_bytes(path, json.dumps(about, indent=1).encode())
+            return
+        try:
+            kept: dict[str, Any] = dict(json.loads(path.read_text()))
+        except ValueError:
+            raise CannotTakePart(
+                Fault(Reason.DAMAGED), f"{path} is damaged: restore it or leave this run"
+            ) from None
+        different = [name for name in about if kept.get(name) != about[name]]
+        if different:
+            raise CannotTakePart(
+                Fault(Reason.CHANGED, different[0]),
+                f"{', '.join(different)} changed since run {self.run!r} began ({path})",
+            )
 
     def answer(self, number: int, ask: Ask, acknowledged: int) -> Departure:
         """Answer one question; whatever goes wrong leaves as a word, its story stays here."""
-        if number < self._latest:
+        if number < self._latest and not self._goes_back(number, acknowledged):
             # An old question that was waiting behind a newer one: nobody waits for its answer.
             return Departure({}, Fault(Reason.LATE))
         self._latest = number
         try:
             return self._answer(number, ask, acknowledged)
-        except Exception:
+        except Exception as error:
             logger.exception("round %d, step %s", number, ask.step)
-            return Departure({}, Fault(Reason.ERROR))
+            self.deaths.idle()
+            return Departure({}, fault_of(error))
+
+    def _goes_back(self, number: int, acknowledged: int) -> bool:
+        """Whether the server repeats the question that led to a memory which was damaged here."""
+        return self._damaged_at == number and acknowledged < number
 
     def _answer(self, number: int, ask: Ask, acknowledged: int) -> Departure:
-        if not self.memory.acknowledge(acknowledged):
-            return Departure({}, Fault(Reason.MEMORY))
+        fault = self.memory.acknowledge(acknowledged)
+        if fault is not None:
+            self._damaged_at = acknowledged
+            return Departure({}, fault)
+        self._damaged_at = 0
+        self.deaths.busy()
         answer = self.algorithm.answer(
             ask,
             self.clients,
@@ -147,11 +282,23 @@ class SiteHalf:
         names, fault = self.clients.names, answer.faults.get(0)
         if fault is not None:
             self.ledger.record(self.run, number, ask.step, names, {}, withheld=fault.reason)
+            self.deaths.answered()
             return Departure({}, fault)
         self.memory.offer(number, answer.memory)
         self.ledger.record(self.run, number, ask.step, names, answer.arrays)
+        self.deaths.answered()
         return Departure(answer.arrays)
 
     def finish(self, acknowledged: int) -> None:
         """The run is over: what went with the last accepted reply counts."""
-        self.memory.acknowledge(acknowledged)
+        fault = self.memory.acknowledge(acknowledged)
+        if fault is not None:
+            logger.error("run %s has ended, but what was learnt is lost: %s", self.run, fault)
+
+
+def _salt(state: Path) -> bytes:
+    """The site's own secret, which makes its fingerprints of no use to anybody else."""
+    path = private_folder(state) / "salt"
+    if not path.exists():
+        write_bytes(path, secrets.token_bytes(32))
+    return path.read_bytes()

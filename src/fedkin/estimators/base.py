@@ -23,13 +23,15 @@ from fedkin.estimators.words import completed
 from fedkin.federation import Federation
 from fedkin.frames import FederationError, plain_names, value_errors
 from fedkin.names import canonical_name, canonical_names, site_labels
-from fedkin.protocol import Algorithm, Run
+from fedkin.protocol import Algorithm, DrawnSeed, Run
 from fedkin.protocol.runs import About
 from fedkin.settings import Settings
-from fedkin.tables import Summary
+from fedkin.tables import Summary, Table
 
 # The name of the only site when no groups are given.
 ONLY_SITE = "site"
+# Sentences about missing replies in a summary; `refusals_` has them all.
+SHOWN_MISSING = 20
 # Stands for "no site in particular"; no site can be called so.
 NOBODY = ""
 
@@ -121,6 +123,7 @@ class FederatedEstimator(BaseEstimator):
         if federation is not None:
             self._check_data(federation, settings)
         self._keep(self._run_with(settings, federation), settings)
+        self._warn_of_the_missing()
         self._warn(federation)
         return self
 
@@ -145,7 +148,8 @@ class FederatedEstimator(BaseEstimator):
 
     def _run_with(self, settings: Settings, federation: Federation | None) -> Run:
         engine = self.engine or InProcess()
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        drawn = int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = DrawnSeed(drawn) if self.random_state is None else drawn
         run: Run = engine.run(self._algorithm, settings, federation, seed)
         return run
 
@@ -156,9 +160,18 @@ class FederatedEstimator(BaseEstimator):
         self.traffic_ = run.traffic
         self.refusals_ = run.refusals
         self.dropped_ = run.dropped
+        self.left_out_ = {site: str(fault) for site, fault in run.left_out.items()}
         self.n_rounds_ = run.traffic.rounds
         self._adapted: dict[str, Any] = {}
         self._read(run)
+        self._in_no_group(run)
+
+    def _in_no_group(self, run: Run) -> None:
+        """A site that is no member of the fit is in no group: its label is -1."""
+        labels = getattr(self, "labels_", None)
+        if run.left_out and isinstance(labels, np.ndarray) and len(labels) == len(run.roster):
+            self.labels_ = labels.copy()
+            self.labels_[[self._position[site] for site in run.left_out]] = -1
 
     @property
     def _position(self) -> Mapping[str, int]:
@@ -168,6 +181,15 @@ class FederatedEstimator(BaseEstimator):
     def _read(self, run: Run) -> None:
         """Fitted attributes from the result and, in process, from the sites' memories."""
         raise NotImplementedError
+
+    def _warn_of_the_missing(self) -> None:
+        """Nobody is left out in silence."""
+        if self.left_out_:
+            told = "; ".join(f"site {site!r}: {fault}" for site, fault in self.left_out_.items())
+            self._warning(
+                f"{len(self.left_out_)} of {len(self.client_names_)} sites are not part of the "
+                f"fit ({told})"
+            )
 
     def _warn(self, federation: Federation | None) -> None:
         """Warn about a fit that has not settled; subclasses add what else deserves a look."""
@@ -317,10 +339,26 @@ class FederatedEstimator(BaseEstimator):
         """The fit and its account as tables; prints as text, shows as HTML."""
         check_is_fitted(self)
         result, about = self._result, self._about()
-        title = f"{type(self).__name__}: {result.title(about)}"
-        tables = {**result.tables(about), "traffic": self.traffic_.table()}
+        title = f"{type(self).__name__}: {self._members_counted(result.title(about))}"
+        tables = {name: self._members_only(table) for name, table in result.tables(about).items()}
         notes = [self.traffic_.sentence(), *result.account(about), *result.remarks(about)]
-        return Summary(title, tables, notes)
+        notes += [f"Missing: {told}." for told in self._run.missing()[:SHOWN_MISSING]]
+        return Summary(title, {**tables, "traffic": self.traffic_.table()}, notes)
+
+    def _members_counted(self, title: str) -> str:
+        """A title that begins with the number of sites, without those that were left out."""
+        everybody, words = f"{len(self.client_names_)} sites", len(self.left_out_)
+        if not words or not title.startswith(everybody):
+            return title
+        members = f"{len(self.client_names_) - words} sites ({words} left out)"
+        return members + title.removeprefix(everybody)
+
+    def _members_only(self, table: Table) -> Table:
+        """A table of sites without those that were left out."""
+        if not self.left_out_ or "site" not in table:
+            return table
+        here = np.array([site not in self.left_out_ for site in table["site"]], dtype=bool)
+        return Table({name: np.asarray(c)[here] for name, c in table.items()}, table.title)
 
     def _about(self) -> About:
         left = self.traffic_.bytes_up_by_field

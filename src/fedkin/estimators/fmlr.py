@@ -280,7 +280,7 @@ class FMLR(RegressorMixin, FederatedEstimator):
     def summary(self) -> Summary:
         """Regressions, sites and account as tables; prints as text, shows as HTML."""
         summary = super().summary()
-        odd = np.isin(self.client_names_, self.odd_sites_)
+        odd = np.isin(summary["sites"]["site"], self.odd_sites_)
         sites = Table({**summary["sites"], "odd": odd}, summary["sites"].title)
         return Summary(summary.title, {**summary.tables, "sites": sites}, summary.notes)
 

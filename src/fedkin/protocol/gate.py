@@ -34,6 +34,38 @@ class Reason(StrEnum):
     LATE = "no answer in time"
     ABSENT = "did not take part"
     MEMORY = "the site's memory belongs to another round"
+    DAMAGED = "the site's memory is lost or damaged"
+    COLUMN = "a column is missing"
+    NUMBER = "a column does not hold numbers"
+    VALUES = "missing or infinite values in a column"
+    DATA = "the data file is missing or cannot be read"
+    DISK = "the site's disk is full"
+    LOCKED = "another process works in the site's folder"
+    CHANGED = "not what it was when the run began"
+    VERSION = "another version of fedkin"
+    DIED = "the site's process died again and again"
+
+
+# A site that says one of these cannot take part now: it is lost to the run, not just refused.
+LOSSES = frozenset(
+    {
+        Reason.ERROR,
+        Reason.LATE,
+        Reason.MEMORY,
+        Reason.DAMAGED,
+        Reason.COLUMN,
+        Reason.NUMBER,
+        Reason.VALUES,
+        Reason.DATA,
+        Reason.DISK,
+        Reason.LOCKED,
+        Reason.CHANGED,
+        Reason.VERSION,
+        Reason.DIED,
+    }
+)
+# What a site does by its own rules: it has answered, and is not missing.
+WITHHELD = frozenset({Reason.FEW_ROWS})
 
 
 @dataclass(frozen=True)
@@ -51,14 +83,17 @@ class Fault:
         return {"reason": self.reason.name, "field": self.field}
 
     @classmethod
-    def from_json(cls, told: Any) -> Fault:
-        """The fault that somebody tells of, whoever it is: a strange word is a fault itself."""
+    def from_json(cls, told: Any, known: Sequence[str] = ()) -> Fault:
+        """The fault that somebody tells of, whoever it is: a strange word is a fault itself.
+
+        A place is repeated if it could be a field, or is one of the `known` names of columns.
+        """
         word = told.get("reason") if isinstance(told, Mapping) else None
         if not isinstance(word, str) or word not in Reason.__members__:
             return cls(Reason.UNDECLARED)
         name = told.get("field", "")
-        known = isinstance(name, str) and name.isidentifier()
-        return cls(Reason[word], name[:LONGEST_NAME] if known else "")
+        sayable = isinstance(name, str) and (name in known or name.isidentifier())
+        return cls(Reason[word], name[:LONGEST_NAME] if sayable else "")
 
 
 # Some clients (positions in the roster) and their arrays, with these clients as first axis.

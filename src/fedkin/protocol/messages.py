@@ -24,6 +24,10 @@ class ProtocolError(RuntimeError):
     """A server program or client function broke the contract."""
 
 
+class DrawnSeed(int):
+    """A seed that nobody chose: a run that is there already keeps its own."""
+
+
 @dataclass(frozen=True)
 class Field:
     """One named array of a message; `shape` is without the client axis, in symbols or numbers."""

@@ -108,7 +108,8 @@ class Refusal:
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Refusal:
         """The inverse of `to_json`."""
-        return cls(int(told["round"]), str(told["site"]), Fault.from_json(told))
+        place = str(told.get("field", ""))
+        return cls(int(told["round"]), str(told["site"]), Fault.from_json(told, (place,)))
 
 
 @dataclass
@@ -177,6 +178,20 @@ class Run:
     refusals: tuple[Refusal, ...]
     dropped: tuple[str, ...] = ()
     memories: Memory = None
+    left_out: Mapping[str, Fault] = field(default_factory=dict)
+    """Sites of the roster that are no members of the result, and why: never heard, or given up."""
+
+    def missing(self) -> list[str]:
+        """Whose replies are missing in which rounds and why, a sentence a site and fault."""
+        rounds: dict[tuple[str, Fault], list[int]] = {}
+        for refusal in self.refusals:
+            rounds.setdefault((refusal.site, refusal.fault), []).append(refusal.round)
+        return [
+            f"site {site!r}{' was left out' if site in self.left_out else ''}: {fault} ("
+            + (f"round {which[0]}" if len(which) == 1 else f"{len(which)} rounds from {which[0]}")
+            + ")"
+            for (site, fault), which in rounds.items()
+        ]
 
     def shared_by(self, names: tuple[str, ...]) -> Run:
         """The run of one client that held everybody's rows, as the run of all of them."""
