@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import io
 import os
+import secrets
 import zipfile
 import zlib
 from pathlib import Path
@@ -130,6 +131,14 @@ def move(source: Path, target: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def own_salt(folder: Path) -> bytes:
+    """The secret of a folder's owner, which makes fingerprints in it of no use to anybody else."""
+    path = private_folder(folder) / "salt"
+    if not path.exists():
+        write_bytes(path, secrets.token_bytes(32))
+    return path.read_bytes()
 
 
 class FolderLock:

@@ -56,10 +56,12 @@ class ConsensusResult(Result):
 
 # ------------------------------------------------------------------ what leaves a client
 
-ROWS = Field((), "number of rows")
-FEATURES = Field((), "number of features")
-CONTRIBUTION = Field(("d",), "the site's coefficients plus its running disagreement")
-MOVED = Field((), "how far the site's coefficients moved")
+ROWS = Field((), "number of rows", least=0.0, reveals="count")
+FEATURES = Field((), "number of features", least=0.0, reveals="nothing")
+CONTRIBUTION = Field(
+    ("d",), "the site's coefficients plus its running disagreement", reveals="model"
+)
+MOVED = Field((), "how far the site's coefficients moved", least=0.0)
 
 
 # ------------------------------------------------------------------ client functions

@@ -11,15 +11,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from fedkin.arrays import Arrays, Indices
 from fedkin.durable import DAMAGE, load_arrays, sealed, write_bytes
 from fedkin.engines.driver import Rules, drive
-from fedkin.engines.journal import Journal, Record, data_fingerprint, decode
+from fedkin.engines.journal import Journal, Record, data_fingerprint, decode, digest
 from fedkin.federation import Federation
+from fedkin.privacy.disclosure import DEFAULT_RULES, Guard, examine, judge
 from fedkin.privacy.ledger import Ledger
 from fedkin.protocol import (
     Algorithm,
@@ -33,10 +34,13 @@ from fedkin.protocol import (
     Roster,
     Run,
 )
-from fedkin.protocol.gate import Batch, Faults, merged
+from fedkin.protocol.gate import WITHHELD, Batch, Faults, merged
 from fedkin.randomness import KeyRing
 from fedkin.settings import Settings
 
+# Numbers and sites up to which rows are looked at on the side: some tens of milliseconds.
+MOST_LOOKED_AT = 1_000_000
+MOST_SITES_LOOKED_AT = 500
 # Before the names of memories in their file.
 _MEMORY = "memory."
 Absent = Callable[[int, Sequence[str]], Collection[str]]
@@ -62,6 +66,9 @@ class InProcess:
         Replies with fewer rows behind an entry are withheld.
     progress : bool or None
         Whether to show a bar; None shows one on a terminal.
+    disclosure : "report", "enforce" or None
+        Nothing is withheld here, where all rows are anyway, but "report" says which sites a real
+        federation would withhold under the default rules; "enforce" withholds them; None is silent.
     """
 
     block_size: int | None = None
@@ -71,6 +78,13 @@ class InProcess:
     rules: Rules = field(default_factory=Rules)
     least_rows: int = 0
     progress: bool | None = None
+    disclosure: Literal["report", "enforce"] | None = "report"
+
+    def __post_init__(self) -> None:
+        if self.disclosure not in ("report", "enforce", None):
+            raise ValueError(
+                f"disclosure must be 'report', 'enforce' or None, not {self.disclosure!r}"
+            )
 
     def run(
         self,
@@ -118,7 +132,10 @@ class InProcess:
         link = _LocalLink(algorithm, settings, federation, self, KeyRing(roster.names, seed))
         if journal is not None:
             link.checkpoint = journal.folder / "memory.npz"
-        return drive(algorithm, settings, roster, link, self.rules, journal, self.progress)
+        run = drive(algorithm, settings, roster, link, self.rules, journal, self.progress)
+        if self.disclosure != "report":
+            return run
+        return replace(run, would_withhold=would_withhold(algorithm, federation, run))
 
 
 def resume(
@@ -134,6 +151,30 @@ def resume(
     engine = replace(engine or InProcess(), journal=folder, block_size=configuration["block_size"])
     settings = algorithm.settings.from_mapping(decode(configuration["settings"]))
     return engine.run(algorithm, settings, federation, configuration["seed"])
+
+
+def would_withhold(
+    algorithm: Algorithm, federation: Federation, run: Run
+) -> dict[str, Fault] | None:
+    """Which sites a real federation would withhold under the default rules; None: not looked at.
+
+    A look at very many numbers would cost more than many a fit.
+    """
+    if federation.X.size > MOST_LOOKED_AT or federation.n_clients > MOST_SITES_LOOKED_AT:
+        return None
+    sent = run.traffic.bytes_up_by_field
+    schema = {
+        name: field
+        for step in algorithm.steps.values()
+        for name, field in {**step.reply, **step.optional}.items()
+        if name in sent
+    }
+    found = {}
+    for k, name in enumerate(federation.names):
+        fault = judge(DEFAULT_RULES, examine(*federation.client(k)), schema, {})
+        if fault is not None:
+            found[name] = fault
+    return found
 
 
 def take_clients(cache: Any, who: Indices) -> Any:
@@ -171,6 +212,10 @@ class _LocalLink:
         self.blocks = [np.arange(begin, min(begin + size, m)) for begin in range(0, m, size)]
         whole = len(self.blocks) == 1
         self.data = [federation if whole else federation.take(block) for block in self.blocks]
+        self.guards: list[Guard] | None = None
+        if engine.disclosure == "enforce":
+            alone = [federation.take(np.array([k])) for k in range(m)]
+            self.guards = [Guard(DEFAULT_RULES, client) for client in alone]
         self.caches = [algorithm.prepare(data, self.settings) for data in self.data]
         # Every client's memory is a dictionary; clients with the same names in it are of a kind.
         self.memory: dict[str, Any] = {}
@@ -187,6 +232,8 @@ class _LocalLink:
     def exchange(self, number: int, ask: Ask, asked: Indices) -> tuple[Sequence[Batch], Faults]:
         self._compute_skipped()
         answers, faults = self._answers(number, ask, asked)
+        if self.guards is not None:
+            answers = [self._guarded(ask, answer, faults) for answer in answers]
         clean = [answer.clean for answer in answers if answer.clean is not None]
         self._write_down(number, ask, answers)
         if self.engine.absent is None:
@@ -330,12 +377,34 @@ class _LocalLink:
         self.pending = [(answer.clients, answer.memory) for answer in answers]
         return answers, faults
 
+    def _guarded(self, ask: Ask, answer: Answer, faults: Faults) -> Answer:
+        """The answer without the clients whose own rules withhold it."""
+        assert self.guards is not None
+        if answer.clean is None:
+            return answer
+        clients, arrays = answer.clean
+        schema, asked = self.algorithm.step(ask.step).replies(ask.fields), digest(ask)
+        found: Faults = {}
+        for i, k in enumerate(map(int, clients)):
+            own = {name: array[i : i + 1] for name, array in arrays.items()}
+            guard = self.guards[k]
+            fault = guard.question(ask.step, asked) or guard.reply(schema, own)
+            if fault is not None:
+                found[k] = fault
+        if not found:
+            return answer
+        faults.update(found)
+        here = np.array([int(k) not in found for k in clients])
+        kept = {name: array[here] for name, array in arrays.items()}
+        clean = (clients[here], kept) if here.any() else None
+        return replace(answer, clean=clean, faults={**answer.faults, **found})
+
     def _write_down(self, number: int, ask: Ask, answers: Sequence[Answer]) -> None:
         """The ledger of what leaves; a reply that the gate withholds for its few rows does not."""
         if self.ledger is None:
             return
         for answer in answers:
-            held = {k for k, f in answer.faults.items() if f.reason is Reason.FEW_ROWS}
+            held = {k for k, f in answer.faults.items() if f.reason in WITHHELD}
             leaves = np.array([int(k) not in held for k in answer.clients])
             sites = [self.federation.names[k] for k in answer.clients[leaves]]
             sent = {name: np.asarray(array) for name, array in answer.arrays.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +14,10 @@ from fedkin.algorithms import algorithm as find_algorithm
 from fedkin.durable import FolderLock, Locked
 from fedkin.engines.site import MOST_DEATHS, Deaths, SiteHalf, check_run_name
 from fedkin.engines.site_data import CannotTakePart, site_data
+from fedkin.privacy.disclosure import DisclosureRules
 from fedkin.protocol import Fault, ProtocolError, Reason
+
+logger = logging.getLogger("fedkin.site")
 
 # Seconds between looks at a lock that somebody else holds, and how long to look.
 POLL = 0.2
@@ -66,8 +70,18 @@ def _open(name: str, facts: Mapping[str, Any], job: Mapping[str, Any], state: Pa
         raise CannotTakePart(Fault(Reason.VERSION), f"the job is not known here: {error}") from None
     target = job.get("target") or facts.get("target")
     clients = site_data(name, facts["data"], target, job["features"])
-    least = int(facts.get("least_rows", 0))
-    return SiteHalf(algorithm, settings, clients, job["seed"], job["run"], state, least)
+    least, rules = int(facts.get("least_rows", 0)), rules_of(facts)
+    run, seed = job["run"], job["seed"]
+    return SiteHalf(algorithm, settings, clients, seed, run, state, least, rules)
+
+
+def rules_of(facts: Mapping[str, Any]) -> DisclosureRules | None:
+    """A site's disclosure rules: the defaults, its own by name, or `false` for none at all."""
+    told = facts.get("disclosure", {})
+    if told is False:
+        logger.warning("the disclosure rules are lifted at this site")
+        return None
+    return DisclosureRules.from_mapping(told)
 
 
 def own_state(state: Path, patience: float = PATIENCE) -> FolderLock:

@@ -14,7 +14,6 @@ import json
 import logging
 import os
 import re
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,13 +27,15 @@ from fedkin.durable import (
     load_arrays,
     move,
     open_private,
+    own_salt,
     private_folder,
     save_arrays,
     write_bytes,
 )
-from fedkin.engines.journal import data_fingerprint, encode
+from fedkin.engines.journal import data_fingerprint, digest, encode
 from fedkin.engines.site_data import CannotTakePart, fault_of
 from fedkin.federation import Federation
+from fedkin.privacy.disclosure import DisclosureRules, Guard, Released
 from fedkin.privacy.ledger import Ledger
 from fedkin.protocol import Algorithm, Ask, Fault, Memory, Reason
 from fedkin.randomness import KeyRing
@@ -45,7 +46,7 @@ logger = logging.getLogger("fedkin.site")
 _TAG = "__round__"
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 # Names in a site's folder that are no runs.
-_TAKEN = ("ledger", "lock", "salt")
+_TAKEN = ("ledger", "lock", "salt", "released")
 # A site whose process died so often in one run, without an answer between, steps aside.
 MOST_DEATHS = 3
 
@@ -190,6 +191,7 @@ class SiteHalf:
     """One client, its data and its memory, answering the questions of one run.
 
     `settings` are those that sites get to see (`Settings.at_site`, `Settings.for_sites`).
+    `disclosure` are the rules by which replies are withheld; None withholds by `least_rows` only.
     """
 
     def __init__(
@@ -201,6 +203,7 @@ class SiteHalf:
         run: str,
         state: str | Path,
         least_rows: int = 0,
+        disclosure: DisclosureRules | None = None,
     ) -> None:
         if clients.n_clients != 1:
             raise ValueError(f"a site holds one client, not {clients.n_clients}")
@@ -209,6 +212,10 @@ class SiteHalf:
         self.least_rows = least_rows
         folder = private_folder(Path(state) / check_run_name(run))
         self._same_run(folder, Path(state), seed)
+        self.guard: Guard | None = None
+        if disclosure is not None:
+            released = Released(Path(state) / "released", own_salt(Path(state)))
+            self.guard = Guard(disclosure, clients, folder, released)
         self.deaths = Deaths(folder)
         self.cache = algorithm.prepare(clients, settings)
         self.ring = KeyRing(clients.names, seed)
@@ -226,7 +233,7 @@ class SiteHalf:
             "features": list(self.clients.feature_names),
             "seed": int(seed),
             "version": fedkin.__version__,
-            "data": data_fingerprint(self.clients, _salt(state)),
+            "data": data_fingerprint(self.clients, own_salt(state)),
         }
         about = json.loads(json.dumps(about))
         path = folder / "run.json"
@@ -269,6 +276,10 @@ class SiteHalf:
             self._damaged_at = acknowledged
             return Departure({}, fault)
         self._damaged_at = 0
+        if self.guard is not None:
+            fault = self.guard.question(ask.step, digest(ask))
+            if fault is not None:
+                return self._withheld(number, ask, fault)
         self.deaths.busy()
         answer = self.algorithm.answer(
             ask,
@@ -279,26 +290,25 @@ class SiteHalf:
             self.ring.at(number),
             least_rows=self.least_rows,
         )
-        names, fault = self.clients.names, answer.faults.get(0)
+        fault = answer.faults.get(0)
+        if fault is None and self.guard is not None:
+            schema = self.algorithm.step(ask.step).replies(ask.fields)
+            fault = self.guard.reply(schema, answer.arrays)
         if fault is not None:
-            self.ledger.record(self.run, number, ask.step, names, {}, withheld=fault.reason)
-            self.deaths.answered()
-            return Departure({}, fault)
+            return self._withheld(number, ask, fault)
         self.memory.offer(number, answer.memory)
-        self.ledger.record(self.run, number, ask.step, names, answer.arrays)
+        self.ledger.record(self.run, number, ask.step, self.clients.names, answer.arrays)
         self.deaths.answered()
         return Departure(answer.arrays)
+
+    def _withheld(self, number: int, ask: Ask, fault: Fault) -> Departure:
+        """Nothing leaves, by rule; which one is on record."""
+        self.ledger.record(self.run, number, ask.step, self.clients.names, {}, fault.reason)
+        self.deaths.answered()
+        return Departure({}, fault)
 
     def finish(self, acknowledged: int) -> None:
         """The run is over: what went with the last accepted reply counts."""
         fault = self.memory.acknowledge(acknowledged)
         if fault is not None:
             logger.error("run %s has ended, but what was learnt is lost: %s", self.run, fault)
-
-
-def _salt(state: Path) -> bytes:
-    """The site's own secret, which makes its fingerprints of no use to anybody else."""
-    path = private_folder(state) / "salt"
-    if not path.exists():
-        write_bytes(path, secrets.token_bytes(32))
-    return path.read_bytes()

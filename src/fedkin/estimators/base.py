@@ -24,6 +24,7 @@ from fedkin.federation import Federation
 from fedkin.frames import FederationError, plain_names, value_errors
 from fedkin.names import canonical_name, canonical_names, site_labels
 from fedkin.protocol import Algorithm, DrawnSeed, Run
+from fedkin.protocol.gate import LOSSES
 from fedkin.protocol.runs import About
 from fedkin.settings import Settings
 from fedkin.tables import Summary, Table
@@ -32,6 +33,7 @@ from fedkin.tables import Summary, Table
 ONLY_SITE = "site"
 # Sentences about missing replies in a summary; `refusals_` has them all.
 SHOWN_MISSING = 20
+SHOWN_WITHHELD = 5
 # Stands for "no site in particular"; no site can be called so.
 NOBODY = ""
 
@@ -167,11 +169,12 @@ class FederatedEstimator(BaseEstimator):
         self._in_no_group(run)
 
     def _in_no_group(self, run: Run) -> None:
-        """A site that is no member of the fit is in no group: its label is -1."""
+        """A site that was lost to the fit is in no group: its label is -1."""
         labels = getattr(self, "labels_", None)
-        if run.left_out and isinstance(labels, np.ndarray) and len(labels) == len(run.roster):
+        lost = [site for site, fault in run.left_out.items() if fault.reason in LOSSES]
+        if lost and isinstance(labels, np.ndarray) and len(labels) == len(run.roster):
             self.labels_ = labels.copy()
-            self.labels_[[self._position[site] for site in run.left_out]] = -1
+            self.labels_[[self._position[site] for site in lost]] = -1
 
     @property
     def _position(self) -> Mapping[str, int]:
@@ -343,6 +346,7 @@ class FederatedEstimator(BaseEstimator):
         tables = {name: self._members_only(table) for name, table in result.tables(about).items()}
         notes = [self.traffic_.sentence(), *result.account(about), *result.remarks(about)]
         notes += [f"Missing: {told}." for told in self._run.missing()[:SHOWN_MISSING]]
+        notes += withheld_words(self._run.would_withhold, len(self.client_names_))
         return Summary(title, {**tables, "traffic": self.traffic_.table()}, notes)
 
     def _members_counted(self, title: str) -> str:
@@ -368,6 +372,23 @@ class FederatedEstimator(BaseEstimator):
         """Names of the columns; x0, x1, ... where they have none."""
         names = getattr(self, "feature_names_in_", plain_names(self.n_features_in_))
         return [str(name) for name in names]
+
+
+def withheld_words(found: Mapping[str, Any] | None, n_sites: int) -> list[str]:
+    """What the default disclosure rules would do in a real federation, in a sentence."""
+    if not found:
+        return []
+    by_rule: dict[str, list[str]] = {}
+    for site, fault in found.items():
+        by_rule.setdefault(fault.reason, []).append(site)
+    told = "; ".join(
+        f"{', '.join(sites[:SHOWN_WITHHELD])}{' and more' * (len(sites) > SHOWN_WITHHELD)}: {rule}"
+        for rule, sites in by_rule.items()
+    )
+    return [
+        f"In a real federation {len(found)} of {n_sites} sites would withhold their replies under "
+        f"the default disclosure rules ({told})."
+    ]
 
 
 def _constructor(parameters: Mapping[str, Any]) -> Any:

@@ -180,6 +180,8 @@ class Run:
     memories: Memory = None
     left_out: Mapping[str, Fault] = field(default_factory=dict)
     """Sites of the roster that are no members of the result, and why: never heard, or given up."""
+    would_withhold: Mapping[str, Fault] | None = None
+    """Sites that would withhold in a real federation by the default rules, where that is known."""
 
     def missing(self) -> list[str]:
         """Whose replies are missing in which rounds and why, a sentence a site and fault."""

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fedkin.durable import close_to_others
 from fedkin.engines import keeper
 from fedkin.engines.nvflare.jobs import Job
 from fedkin.engines.nvflare.kits import ADMIN, PROJECT, Kits, settle_storage, write_json
@@ -233,7 +234,9 @@ class Deployment:
 
     def collect(self, job_id: str) -> Path:
         """The folder with what the server's job process left in its workspace."""
-        return Path(self._ask("download_job_result", job_id)) / "workspace"
+        folder = Path(self._ask("download_job_result", job_id))
+        close_to_others(folder)
+        return folder / "workspace"
 
     def kill(self, name: str, only_job: bool = False) -> None:
         """End one participant at once, or its job processes only.
