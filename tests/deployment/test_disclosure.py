@@ -13,7 +13,7 @@ from fedkin.engines.files import write_reply
 from fedkin.engines.site import SiteHalf
 from fedkin.models.least_squares import unpack
 from fedkin.privacy import Ledger
-from fedkin.privacy.disclosure import DEFAULT_RULES, DisclosureRules, Guard, examine
+from fedkin.privacy.disclosure import DEFAULT_RULES, DisclosureRules, Guard, examine, examine_all
 from fedkin.protocol import Ask, Fault, Reason
 from fedkin.protocol.gate import WITHHELD
 from tests.deployment.test_site_half import case_of
@@ -265,6 +265,23 @@ def test_honest_sites_are_not_withheld():
     assert examine(X, y).smallest_cell == 100
 
 
+def test_a_look_at_all_sites_is_the_look_at_each():
+    data = federation("copies of two rows")
+    X = data.X.copy()
+    X[:, 1] = np.arange(len(X)) % 3
+    from dataclasses import replace
+
+    for clients in (data, replace(data, X=X), replace(data, y=None)):
+        for k, look in enumerate(examine_all(clients)):
+            own = examine(*clients.client(k))
+            assert (look.n_rows, look.n_distinct) == (own.n_rows, own.n_distinct)
+            assert (look.smallest_cell, look.smallest_pair) == (
+                own.smallest_cell,
+                own.smallest_pair,
+            ) or data.names[k] == "small"
+            assert abs(look.leverage - own.leverage) < 1e-8 or data.names[k] == "small"
+
+
 def test_a_rare_pair_counts_where_products_leave(tmp_path):
     look = examine(*rare_pair())
     assert look.smallest_cell >= 100 and look.smallest_pair == 1
@@ -333,6 +350,8 @@ def test_the_summary_says_what_a_real_federation_would_withhold():
     data = federation("a rare level")
     model = FMLR(2, random_state=0).fit(data)
     told = "In a real federation 1 of 4 sites would withhold their replies under the default"
+    foresight = model._run.would_withhold.__self__
+    assert foresight.__getstate__()["_clients"] is None, "a fit does not travel with its rows"
     assert told in str(model.summary()) and "small: withheld by" in str(model.summary())
     silent = FMLR(2, random_state=0, engine=InProcess(disclosure=None)).fit(data)
     assert told not in str(silent.summary())

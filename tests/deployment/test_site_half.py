@@ -5,7 +5,7 @@ import pytest
 
 from fedkin.engines import InProcess, Rules, drive
 from fedkin.engines.link import SiteLink
-from fedkin.engines.site import SiteHalf, site_memory
+from fedkin.engines.site import SiteHalf, site_memory, site_model
 from fedkin.protocol import Ask, Fault, Reason, Roster
 from tests.conformance.cases import CASES, ragged_federation
 from tests.conformance.test_battery import assert_same_bits
@@ -61,7 +61,7 @@ class LossyLink(SiteLink):
 
     def finish(self):
         for k, number in self.acknowledged.items():
-            self.half(k).finish(number)
+            self.half(k).finish(number, self.for_site(k))
 
 
 def run(case, folder, fate=lambda number, site: None):
@@ -86,6 +86,20 @@ def test_sites_one_by_one_equal_one_block(case, tmp_path):
     apart = run(case, tmp_path)
     for name in case.shared:
         np.testing.assert_array_equal(apart.result[name], together.result[name])
+    # Every site ends with the shared model, its own row, and what never left; nobody else's row.
+    result = apart.result
+    assert result.for_all
+    for k, name in enumerate(data.names):
+        model = site_model(tmp_path / name, "run")
+        assert {n.split(".")[0] for n in model} <= {"shared", "own", "memory"}
+        for field in result.for_all:
+            if field in result:
+                np.testing.assert_array_equal(model[f"shared.{field}"], result[field])
+        for field in result.for_one:
+            if field in result:
+                assert len(result[field]) == len(data)
+                np.testing.assert_array_equal(model[f"own.{field}"], result[field][k])
+        assert "What left us" in (tmp_path / name / "run" / "report.txt").read_text()
 
 
 @every_algorithm

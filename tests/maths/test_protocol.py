@@ -181,6 +181,9 @@ class _Flaky:
     def replay(self, ask, record):
         pass
 
+    def deliver(self, result):
+        pass
+
     def finish(self):
         pass
 

@@ -27,6 +27,9 @@ class ClusteredResult(Result):
     their own. `choice_*` is how the number of clusters was chosen, `path_*` the convex path.
     """
 
+    for_all = ("cluster_models",)
+    for_one = ("models", "labels", "site_rows")
+
     cluster_models: Floats
     models: Floats
     labels: Indices

@@ -49,6 +49,9 @@ class ConsensusSettings(Settings):
 class ConsensusResult(Result):
     """Coefficients (d,), and by how much they moved in each round."""
 
+    for_all = ("coef",)
+    for_one = ()
+
     coef: Floats
     history_change: Floats
     converged: Array

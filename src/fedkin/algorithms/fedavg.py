@@ -85,6 +85,9 @@ class FedAvgResult(Result):
     `size` is its degree or depth; `choice` holds the sizes tried and their errors, (k, 2).
     """
 
+    for_all = ("theta", "frame", "noise", "size")
+    for_one = ()
+
     theta: Floats
     frame: Floats
     noise: Array

@@ -36,6 +36,9 @@ class FgprResult(Result):
     there when these are in this process.
     """
 
+    for_all = ("theta", "weights", "spread", "target")
+    for_one = ("site_theta", "site_rows")
+
     theta: Floats
     weights: Floats
     converged: Array

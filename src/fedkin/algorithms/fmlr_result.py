@@ -32,6 +32,9 @@ class FmlrResult(Result):
     the packed noise group or empty, `responsibilities` (m, G) where they are known to the server.
     """
 
+    for_all = ("coef", "sigma", "weights", "noise")
+    for_one = ("responsibilities", "site_loglik", "site_rows")
+
     coef: Floats
     sigma: Array
     weights: Floats

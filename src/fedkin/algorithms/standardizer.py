@@ -65,6 +65,9 @@ class StandardizerSettings(Settings):
 class StandardizerResult(Result):
     """Means and scales (d,); with `whiten` the covariance within groups and its whitening."""
 
+    for_all = ("mean", "scale", "covariance", "whitening")
+    for_one = ("site_rows",)
+
     mean: Floats
     scale: Floats
     site_rows: Floats

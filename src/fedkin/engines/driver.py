@@ -92,6 +92,9 @@ class Link(Protocol):
     def replay(self, ask: Ask, record: Record) -> None:
         """Bring the link to where it was after a round that the journal has."""
 
+    def deliver(self, result: Any) -> None:
+        """What the program returned; sites get their models of it when the run has ended."""
+
     def finish(self) -> None:
         """The run has ended: what the clients offered last counts."""
 
@@ -169,6 +172,7 @@ def drive(
         program.close()
         if bar is not None:
             bar.stop()
+    link.deliver(result)
     link.finish()
     if journal is not None:
         journal.finish(result)

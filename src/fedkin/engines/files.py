@@ -187,6 +187,9 @@ class _FileLink:
     def replay(self, ask: Ask, record: Record) -> None:
         """There is no journal: the files are one."""
 
+    def deliver(self, result: Any) -> None:
+        """Everybody's model is where the result is."""
+
     def finish(self) -> None:
         """Nobody waits for an end."""
 

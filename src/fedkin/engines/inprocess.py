@@ -20,7 +20,7 @@ from fedkin.durable import DAMAGE, load_arrays, sealed, write_bytes
 from fedkin.engines.driver import Rules, drive
 from fedkin.engines.journal import Journal, Record, data_fingerprint, decode, digest
 from fedkin.federation import Federation
-from fedkin.privacy.disclosure import DEFAULT_RULES, Guard, examine, judge
+from fedkin.privacy.disclosure import DEFAULT_RULES, Foresight, Guard
 from fedkin.privacy.ledger import Ledger
 from fedkin.protocol import (
     Algorithm,
@@ -38,9 +38,8 @@ from fedkin.protocol.gate import WITHHELD, Batch, Faults, merged
 from fedkin.randomness import KeyRing
 from fedkin.settings import Settings
 
-# Numbers and sites up to which rows are looked at on the side: some tens of milliseconds.
+# Numbers up to which rows are kept for a look at what would be withheld: 8 MB.
 MOST_LOOKED_AT = 1_000_000
-MOST_SITES_LOOKED_AT = 500
 # Before the names of memories in their file.
 _MEMORY = "memory."
 Absent = Callable[[int, Sequence[str]], Collection[str]]
@@ -135,7 +134,13 @@ class InProcess:
         run = drive(algorithm, settings, roster, link, self.rules, journal, self.progress)
         if self.disclosure != "report":
             return run
-        return replace(run, would_withhold=would_withhold(algorithm, federation, run))
+        if federation.X.size > MOST_LOOKED_AT:
+            return run
+        sent = run.traffic.bytes_up_by_field
+        steps = algorithm.steps.values()
+        known = {name: f for step in steps for name, f in {**step.reply, **step.optional}.items()}
+        schema = {name: field for name, field in known.items() if name in sent}
+        return replace(run, would_withhold=Foresight(federation, schema).found)
 
 
 def resume(
@@ -151,30 +156,6 @@ def resume(
     engine = replace(engine or InProcess(), journal=folder, block_size=configuration["block_size"])
     settings = algorithm.settings.from_mapping(decode(configuration["settings"]))
     return engine.run(algorithm, settings, federation, configuration["seed"])
-
-
-def would_withhold(
-    algorithm: Algorithm, federation: Federation, run: Run
-) -> dict[str, Fault] | None:
-    """Which sites a real federation would withhold under the default rules; None: not looked at.
-
-    A look at very many numbers would cost more than many a fit.
-    """
-    if federation.X.size > MOST_LOOKED_AT or federation.n_clients > MOST_SITES_LOOKED_AT:
-        return None
-    sent = run.traffic.bytes_up_by_field
-    schema = {
-        name: field
-        for step in algorithm.steps.values()
-        for name, field in {**step.reply, **step.optional}.items()
-        if name in sent
-    }
-    found = {}
-    for k, name in enumerate(federation.names):
-        fault = judge(DEFAULT_RULES, examine(*federation.client(k)), schema, {})
-        if fault is not None:
-            found[name] = fault
-    return found
 
 
 def take_clients(cache: Any, who: Indices) -> Any:
@@ -329,6 +310,9 @@ class _LocalLink:
                 raise ProtocolError(f"memory {name!r} has another shape at some clients")
             fresh[:] = kept
         return fresh
+
+    def deliver(self, result: Any) -> None:
+        """Everybody's model is where the result is."""
 
     def finish(self) -> None:
         """Nothing is left to acknowledge in one process."""

@@ -101,6 +101,9 @@ class _KeptLink:
     def replay(self, ask: Ask, record: Record) -> None:
         """A refit keeps no journal of its own."""
 
+    def deliver(self, result: Any) -> None:
+        """Everybody's model is where the result is."""
+
     def finish(self) -> None:
         """Nobody waits for an end."""
 

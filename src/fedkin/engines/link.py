@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from fedkin.arrays import Indices
+from fedkin.arrays import Array, Indices
 from fedkin.engines.journal import Record
-from fedkin.protocol import Ask, Memory, Reason, Roster
+from fedkin.protocol import Ask, Memory, Reason, Result, Roster
 from fedkin.protocol.gate import Batch, Faults
 
 _REPEATED = (Reason.MEMORY, Reason.DAMAGED)
@@ -37,6 +38,7 @@ class SiteLink:
     def __init__(self, roster: Roster) -> None:
         self.roster = roster
         self.acknowledged = dict.fromkeys(range(len(roster)), 0)
+        self.result: Result | None = None
         self._asked = Ask("")
         self._counted: dict[int, Question] = {}
 
@@ -71,6 +73,14 @@ class SiteLink:
         """Sites know their rounds; what they are told to acknowledge follows from the journal."""
         self._asked = ask
         self.settle(record.number, record.replies.clients)
+
+    def deliver(self, result: Any) -> None:
+        """Keep what every site gets when it hears that the run has ended."""
+        self.result = result if isinstance(result, Result) else None
+
+    def for_site(self, k: int) -> dict[str, Array]:
+        """The model of one site."""
+        return {} if self.result is None else self.result.for_site(k)
 
     def memories(self) -> Memory:
         """They stay where they are."""

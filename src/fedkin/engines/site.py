@@ -37,6 +37,7 @@ from fedkin.engines.site_data import CannotTakePart, fault_of
 from fedkin.federation import Federation
 from fedkin.privacy.disclosure import DisclosureRules, Guard, Released
 from fedkin.privacy.ledger import Ledger
+from fedkin.privacy.policy import SitePolicy
 from fedkin.protocol import Algorithm, Ask, Fault, Memory, Reason
 from fedkin.randomness import KeyRing
 from fedkin.settings import Settings
@@ -44,9 +45,13 @@ from fedkin.settings import Settings
 logger = logging.getLogger("fedkin.site")
 
 _TAG = "__round__"
+MODEL_FILE, REPORT_FILE = "model.npz", "report.txt"
+MODEL_NAME = re.compile(r"(shared|own)\.[a-z_]{1,60}")
+# Numbers of an array that a report shows.
+SHOWN_NUMBERS = 8
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 # Names in a site's folder that are no runs.
-_TAKEN = ("ledger", "lock", "salt", "released")
+_TAKEN = ("ledger", "lock", "salt", "released", "approved")
 # A site whose process died so often in one run, without an answer between, steps aside.
 MOST_DEATHS = 3
 
@@ -115,6 +120,37 @@ class SiteMemory:
 def site_memory(state: str | Path, run: str) -> Memory:
     """What a site remembers of a finished run, for the site itself: its group, its weights."""
     return SiteMemory(Path(state) / check_run_name(run)).read()
+
+
+def site_model(state: str | Path, run: str) -> dict[str, Array]:
+    """A site's model of a finished run: `shared.*`, `own.*` and `memory.*`, for the site itself."""
+    return load_arrays(Path(state) / check_run_name(run) / MODEL_FILE, seal=True)
+
+
+def site_report(run: str, method: str, model: Arrays, ledger: Ledger) -> str:
+    """What the site learnt and what left it, in words."""
+    lines = [f"Run {run} of {method} has ended.", "", "What we learnt (model.npz):"]
+    for name, array in model.items():
+        told = ", ".join(f"{x:.6g}" for x in np.ravel(array)[:SHOWN_NUMBERS])
+        lines.append(f"  {name} {np.shape(array)}: {told}{' ...' * (array.size > SHOWN_NUMBERS)}")
+    sent = [line for line in ledger.lines() if line["run"] == run]
+    left = [line for line in sent if line["withheld"] is None]
+    size = sum(field["bytes"] for line in left for field in line["fields"].values())
+    fields = sorted({name for line in left for name in line["fields"]})
+    lines += ["", f"What left us: {len(left)} replies, {size:,} bytes ({', '.join(fields)})."]
+    rules = sorted({line["withheld"] for line in sent if line["withheld"]})
+    lines += [f"Withheld by our rules: {', '.join(Reason[r] for r in rules)}."] if rules else []
+    lines += [
+        "The numbers left as they are, without noise: there is no formal guarantee of privacy.",
+        "Whether joining helped us is not known from this run: compare with a model of our own.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _is_model(name: str, array: Any) -> bool:
+    """Whether the server sent what a model is made of: named numbers."""
+    numbers = isinstance(array, np.ndarray) and array.dtype.kind in "fiub"
+    return numbers and bool(MODEL_NAME.fullmatch(name))
 
 
 def check_run_name(run: str) -> str:
@@ -192,6 +228,7 @@ class SiteHalf:
 
     `settings` are those that sites get to see (`Settings.at_site`, `Settings.for_sites`).
     `disclosure` are the rules by which replies are withheld; None withholds by `least_rows` only.
+    `policy` is the site's own, its disclosure rules included.
     """
 
     def __init__(
@@ -204,6 +241,7 @@ class SiteHalf:
         state: str | Path,
         least_rows: int = 0,
         disclosure: DisclosureRules | None = None,
+        policy: SitePolicy | None = None,
     ) -> None:
         if clients.n_clients != 1:
             raise ValueError(f"a site holds one client, not {clients.n_clients}")
@@ -212,6 +250,8 @@ class SiteHalf:
         self.least_rows = least_rows
         folder = private_folder(Path(state) / check_run_name(run))
         self._same_run(folder, Path(state), seed)
+        self.policy = policy or SitePolicy(disclosure=disclosure)
+        disclosure = self.policy.disclosure
         self.guard: Guard | None = None
         if disclosure is not None:
             released = Released(Path(state) / "released", own_salt(Path(state)))
@@ -276,6 +316,11 @@ class SiteHalf:
             self._damaged_at = acknowledged
             return Departure({}, fault)
         self._damaged_at = 0
+        schema = self.algorithm.step(ask.step).replies(ask.fields)
+        refused = self.policy.refuses_question(self.algorithm.name, ask.step, tuple(schema), number)
+        if refused is not None:
+            logger.warning("round %d: %s", number, refused)
+            return self._withheld(number, ask, Fault(Reason.POLICY))
         if self.guard is not None:
             fault = self.guard.question(ask.step, digest(ask))
             if fault is not None:
@@ -291,15 +336,28 @@ class SiteHalf:
             least_rows=self.least_rows,
         )
         fault = answer.faults.get(0)
-        if fault is None and self.guard is not None:
-            schema = self.algorithm.step(ask.step).replies(ask.fields)
+        if fault is None and self.guard is not None and not self.policy.dry_run:
             fault = self.guard.reply(schema, answer.arrays)
         if fault is not None:
             return self._withheld(number, ask, fault)
+        if self.policy.dry_run:
+            return self._dry_run(number, ask, answer.arrays)
         self.memory.offer(number, answer.memory)
         self.ledger.record(self.run, number, ask.step, self.clients.names, answer.arrays)
         self.deaths.answered()
         return Departure(answer.arrays)
+
+    def _dry_run(self, number: int, ask: Ask, arrays: Arrays) -> Departure:
+        """What would leave is written down beside the ledger; nothing leaves."""
+        would = Ledger(self.ledger.folder / "dry-run")
+        would.record(self.run, number, ask.step, self.clients.names, arrays)
+        logger.warning(
+            "dry run, round %d: %s would leave (%s)",
+            number,
+            ", ".join(f"{name} {array.shape[1:]}" for name, array in arrays.items()),
+            would.folder,
+        )
+        return self._withheld(number, ask, Fault(Reason.POLICY))
 
     def _withheld(self, number: int, ask: Ask, fault: Fault) -> Departure:
         """Nothing leaves, by rule; which one is on record."""
@@ -307,8 +365,17 @@ class SiteHalf:
         self.deaths.answered()
         return Departure({}, fault)
 
-    def finish(self, acknowledged: int) -> None:
-        """The run is over: what went with the last accepted reply counts."""
+    def finish(self, acknowledged: int, model: Arrays | None = None) -> None:
+        """The run is over: what went with the last accepted reply counts, and the model is kept.
+
+        The site's model is the shared part and its own row of the result, as the server sent
+        them, and the memory that never left.
+        """
         fault = self.memory.acknowledge(acknowledged)
         if fault is not None:
             logger.error("run %s has ended, but what was learnt is lost: %s", self.run, fault)
+        arrays = {name: array for name, array in (model or {}).items() if _is_model(name, array)}
+        own = {f"memory.{name}": array[0] for name, array in (self.memory.read() or {}).items()}
+        save_arrays(self.memory.folder / MODEL_FILE, {**arrays, **own})
+        report = site_report(self.run, self.algorithm.name, {**arrays, **own}, self.ledger)
+        write_bytes(self.memory.folder / REPORT_FILE, report.encode())

@@ -346,7 +346,8 @@ class FederatedEstimator(BaseEstimator):
         tables = {name: self._members_only(table) for name, table in result.tables(about).items()}
         notes = [self.traffic_.sentence(), *result.account(about), *result.remarks(about)]
         notes += [f"Missing: {told}." for told in self._run.missing()[:SHOWN_MISSING]]
-        notes += withheld_words(self._run.would_withhold, len(self.client_names_))
+        look = self._run.would_withhold
+        notes += withheld_words(look() if look else {}, len(self.client_names_))
         return Summary(title, {**tables, "traffic": self.traffic_.table()}, notes)
 
     def _members_counted(self, title: str) -> str:
@@ -374,7 +375,7 @@ class FederatedEstimator(BaseEstimator):
         return [str(name) for name in names]
 
 
-def withheld_words(found: Mapping[str, Any] | None, n_sites: int) -> list[str]:
+def withheld_words(found: Mapping[str, Any], n_sites: int) -> list[str]:
     """What the default disclosure rules would do in a real federation, in a sentence."""
     if not found:
         return []

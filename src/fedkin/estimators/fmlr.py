@@ -273,7 +273,13 @@ class FMLR(RegressorMixin, FederatedEstimator):
         if name in self._adapted:
             return self._adapted[name]
         known = self._position.get(name)
-        if known is None or self._result.responsibilities is None:
+        if known is not None and self._result.responsibilities is None:
+            self._warning(
+                f"the group of site {name!r} stayed at the site (share='sums'): the answer is the "
+                "population's; ask the site, or adapt(X, y, groups) with its rows"
+            )
+            return self.weights_
+        if known is None:
             return self.weights_
         return self.responsibilities_[known]
 

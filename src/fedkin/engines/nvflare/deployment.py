@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import os
 import socket
 import subprocess
 import sys
@@ -17,13 +16,12 @@ from typing import Any
 from fedkin.durable import close_to_others
 from fedkin.engines import keeper
 from fedkin.engines.nvflare.jobs import Job
-from fedkin.engines.nvflare.kits import ADMIN, PROJECT, Kits, settle_storage, write_json
+from fedkin.engines.nvflare.kits import ADMIN, Kits, write_json
+from fedkin.engines.nvflare.participants import Kit
 
 logger = logging.getLogger("fedkin.nvflare")
 
-# Seconds. Each is far below FLARE's default, measured to shorten start, end and recovery.
-HEARTBEAT = 2
-LAST_WORD = 10
+# Seconds.
 POLL = 0.2
 CONNECT = 2.0
 # Errors of FLARE's session that mean nobody is there.
@@ -98,40 +96,17 @@ class Deployment:
 
     def start_server(self) -> None:
         """Start the server's parent process."""
-        own = {"FEDKIN_SERVER": str(self.server_folder)}
-        settle_storage(self.kits.server)
-        own["NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT"] = str(LAST_WORD)
-        self._spawn("server", self.kits.server, own, [])
+        kit = Kit.open(self.kits.server, "server")
+        self._keep("server", kit.start({"FEDKIN_SERVER": str(self.server_folder)}))
 
     def start_site(self, name: str) -> None:
         """Start a site's parent process."""
-        own = {"FEDKIN_SITE": str(self._site_file(name))}
-        options = [f"uid={name}", f"heart_beat_interval={HEARTBEAT}"]
-        self._spawn(name, self.kits.sites[name], own, options)
+        kit = Kit.open(self.kits.sites[name], "client")
+        self._keep(name, kit.start({"FEDKIN_SITE": str(self._site_file(name))}))
 
-    def _spawn(self, name: str, kit: Path, own: Mapping[str, str], options: list[str]) -> None:
-        """What the kit's sub_start.sh does, with this interpreter and without a shell."""
-        role = "server" if name == "server" else "client"
-        command = [sys.executable, "-u", "-m", f"nvflare.private.fed.app.{role}.{role}_train"]
-        command += ["-m", str(kit), "-s", f"fed_{role}.json", "--set", "secure_train=true"]
-        command += [*options, f"org={PROJECT}", "config_folder=config"]
-        for folder in ("transfer", "tmp"):
-            (kit / folder).mkdir(exist_ok=True)
-        # Secure logging keeps tracebacks out of what FLARE itself sends about failures.
-        quiet = {"TMPDIR": str(kit / "tmp"), "NVFLARE_SECURE_LOGGING": "1"}
-        environment = {**os.environ, **quiet, **own}
-        with open(kit / "console.log", "ab") as log:
-            self.processes[name] = subprocess.Popen(
-                command,
-                cwd=kit,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                umask=0o077,
-            )
-        self._watch(self.processes[name].pid)
+    def _keep(self, name: str, process: subprocess.Popen[bytes]) -> None:
+        self.processes[name] = process
+        self._watch(process.pid)
 
     def _watch(self, pid: int) -> None:
         """Have the process ended if this one dies."""
@@ -237,6 +212,26 @@ class Deployment:
         folder = Path(self._ask("download_job_result", job_id))
         close_to_others(folder)
         return folder / "workspace"
+
+    def jobs(self) -> list[dict[str, str]]:
+        """The server's jobs, youngest first: run, status, when submitted, and identifier."""
+        found = [
+            {
+                "run": str(job.get("job_name", "")),
+                "status": str(job.get("status", "")),
+                "submitted": str(job.get("submit_time", ""))[:19],
+                "id": str(job.get("job_id", "")),
+            }
+            for job in self._ask("list_jobs")
+        ]
+        return sorted(found, key=lambda job: job["submitted"], reverse=True)
+
+    def end(self, job: Mapping[str, str]) -> bool:
+        """Abort a job; False if it has ended already."""
+        if job["status"].startswith("FINISHED"):
+            return False
+        self._ask("abort_job", job["id"])
+        return True
 
     def kill(self, name: str, only_job: bool = False) -> None:
         """End one participant at once, or its job processes only.

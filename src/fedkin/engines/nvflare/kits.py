@@ -52,6 +52,7 @@ class Kits:
         if not found:
             raise ValueError(f"{folder} holds no start-up kits of fedkin ({KITS_FILE} is missing)")
         facts, root = json.loads(found[-1].read_text()), found[-1].parent
+        root = root.parent if root.name == ADMIN else root
         sites = {site: root / site for site in facts["sites"]}
         return cls(facts["port"], root / facts["host"], root / ADMIN, sites, facts["host"])
 
@@ -91,7 +92,9 @@ def provision(
     kits = Kits(port, root / host, root / ADMIN, {site: root / site for site in sites}, host)
     for kit in (kits.server, *kits.sites.values()):
         _write_policy(kit / "local")
-    write_json(root / KITS_FILE, {"host": host, "port": port, "sites": list(sites)})
+    # The coordinator may have its own kit only: it knows the others' names, not their keys.
+    for place in (root, kits.admin):
+        write_json(place / KITS_FILE, {"host": host, "port": port, "sites": list(sites)})
     # FLARE leaves the keys of everybody readable for everybody.
     close_to_others(Path(folder))
     return kits

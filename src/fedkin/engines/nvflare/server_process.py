@@ -183,12 +183,12 @@ class _FlareLink(SiteLink):
     def finish(self) -> None:
         """Tell every site which of its replies was the last that counted; no answer is needed."""
         present = {client.name for client in collab.clients}
-        for name, number in zip(self.roster.names, self.acknowledged.values()):
+        for k, name in enumerate(self.roster.names):
+            number = self.acknowledged[k]
             if name in present and number > 0:
                 with contextlib.suppress(Exception):
-                    for _ in collab.get_clients([name])(
-                        blocking=False, timeout=self.deadline
-                    ).finish(int(number)):
+                    site = collab.get_clients([name])(blocking=False, timeout=self.deadline)
+                    for _ in site.finish(int(number), self.for_site(k)):
                         pass
 
 

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from nvflare.apis.fl_constant import FLContextKey
 from nvflare.collab import collab
 from nvflare.collab.api.context import get_call_context
 
@@ -51,7 +52,7 @@ class Site:
             place = Path(collab.workspace.get_site_config_dir()) / SITE_FILE
             facts = site_facts(told or place)
             self._lock = own_state(Path(facts["state"]))
-            self.half = open_site(collab.site_name, facts, job_settings())
+            self.half = open_site(collab.site_name, facts, job_settings(), _submitter())
             self.fault = None
             self._watch_for_the_end()
         except Exception as error:
@@ -107,16 +108,23 @@ class Site:
         return {"reason": "", "field": "", "arrays": dict(leaves.arrays)}
 
     @collab.publish
-    def finish(self, acknowledged: int) -> bool:
-        """The run is over; keep what went with the last accepted reply."""
+    def finish(self, acknowledged: int, model: dict[str, Any]) -> bool:
+        """The run is over; keep what went with the last accepted reply, and the site's model."""
         if self.half is None or collab.caller != SERVER_NAME:
             return False
         with self._busy:
             try:
-                self.half.finish(acknowledged)
+                self.half.finish(acknowledged, model)
             except Exception:
                 logger.exception("the last memory could not be kept")
         return True
+
+
+def _submitter() -> str | None:
+    """Who submitted the job, as the server says."""
+    meta = collab.fl_ctx.get_prop(FLContextKey.JOB_META)
+    name = meta.get("submitter_name") if isinstance(meta, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def _word(fault: Fault | None) -> dict[str, Any]:

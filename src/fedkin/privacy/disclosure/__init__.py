@@ -9,17 +9,19 @@ Owns `DisclosureRules`, `examine` (what a site's rows would give away), `Guard` 
 in one run) and `Released` (what earlier runs were about). Knows no model and no engine.
 """
 
-from fedkin.privacy.disclosure.guard import Guard
+from fedkin.privacy.disclosure.guard import Foresight, Guard
 from fedkin.privacy.disclosure.history import Released
-from fedkin.privacy.disclosure.look import Look, examine
+from fedkin.privacy.disclosure.look import Look, examine, examine_all
 from fedkin.privacy.disclosure.rules import DEFAULT_RULES, DisclosureRules, judge
 
 __all__ = [
     "DEFAULT_RULES",
     "DisclosureRules",
+    "Foresight",
     "Guard",
     "Look",
     "Released",
     "examine",
+    "examine_all",
     "judge",
 ]

@@ -6,19 +6,44 @@ import json
 import logging
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from fedkin.arrays import Arrays
 from fedkin.durable import write_bytes
 from fedkin.federation import Federation
 from fedkin.privacy.disclosure.history import Released
-from fedkin.privacy.disclosure.look import Look, examine
-from fedkin.privacy.disclosure.rules import DisclosureRules, judge
+from fedkin.privacy.disclosure.look import Look, examine, examine_all
+from fedkin.privacy.disclosure.rules import DEFAULT_RULES, DisclosureRules, judge
 from fedkin.protocol import Fault, Reason, Schema
 
 logger = logging.getLogger("fedkin.site")
 
 # Characters of a question's digest that tell it from others.
 _SHORT = 16
+
+
+class Foresight:
+    """Which sites would withhold under the default rules, looked at when somebody asks.
+
+    Holds the rows until then, and never travels with them.
+    """
+
+    def __init__(self, clients: Federation, schema: Schema) -> None:
+        self._clients: Federation | None = clients
+        self._schema = schema
+        self._found: dict[str, Fault] = {}
+
+    def found(self) -> dict[str, Fault]:
+        """Sites by the rule that would withhold them."""
+        clients, self._clients = self._clients, None
+        if clients is not None:
+            looks = zip(clients.names, examine_all(clients))
+            judged = {name: judge(DEFAULT_RULES, look, self._schema, {}) for name, look in looks}
+            self._found = {name: fault for name, fault in judged.items() if fault is not None}
+        return self._found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_clients": None, "_schema": {}, "_found": self.found()}
 
 
 class Guard:
