@@ -34,6 +34,10 @@ ONLY_SITE = "site"
 # Sentences about missing replies in a summary; `refusals_` has them all.
 SHOWN_MISSING = 20
 SHOWN_WITHHELD = 5
+NO_GUARANTEE = (
+    "What left the sites left as it is, without noise: there is no formal guarantee of privacy "
+    "beyond the sites' disclosure rules."
+)
 # Stands for "no site in particular"; no site can be called so.
 NOBODY = ""
 
@@ -346,6 +350,8 @@ class FederatedEstimator(BaseEstimator):
         tables = {name: self._members_only(table) for name, table in result.tables(about).items()}
         notes = [self.traffic_.sentence(), *result.account(about), *result.remarks(about)]
         notes += [f"Missing: {told}." for told in self._run.missing()[:SHOWN_MISSING]]
+        if not isinstance(self.engine or InProcess(), InProcess):
+            notes.append(NO_GUARANTEE)
         look = self._run.would_withhold
         notes += withheld_words(look() if look else {}, len(self.client_names_))
         return Summary(title, {**tables, "traffic": self.traffic_.table()}, notes)

@@ -52,9 +52,11 @@ class Kits:
         if not found:
             raise ValueError(f"{folder} holds no start-up kits of fedkin ({KITS_FILE} is missing)")
         facts, root = json.loads(found[-1].read_text()), found[-1].parent
-        root = root.parent if root.name == ADMIN else root
+        # The coordinator's kit alone: the others are elsewhere, and only their names matter.
+        alone = (root / "startup" / "fed_admin.json").exists()
+        admin, root = (root, root.parent) if alone else (root / ADMIN, root)
         sites = {site: root / site for site in facts["sites"]}
-        return cls(facts["port"], root / facts["host"], root / ADMIN, sites, facts["host"])
+        return cls(facts["port"], root / facts["host"], admin, sites, facts["host"])
 
     @property
     def address(self) -> tuple[str, int]:
