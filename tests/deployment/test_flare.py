@@ -108,12 +108,13 @@ def gaps(run) -> set[int]:
     return {refusal.round for refusal in run.refusals}
 
 
-def skipping(site, rounds):
+def skipping(site, rounds, settings=None):
     """One process in which `site` skips these rounds."""
     engine = InProcess(
         block_size=1, absent=lambda number, names: [site] if number in rounds else []
     )
-    return engine.run(LASSO.algorithm, LASSO.chosen(**LONG), three_sites(), 3)
+    settings = settings or LASSO.chosen(**LONG)
+    return engine.run(LASSO.algorithm, settings, three_sites(), 3)
 
 
 def disturbed(deployment, act, **engine):
@@ -161,6 +162,40 @@ def test_a_killed_site_process_is_waited_for_bit_for_bit(deployment):
     assert not broken.refusals
     np.testing.assert_array_equal(broken.result["coef"], skipping("porto", ()).result["coef"])
     np.testing.assert_array_equal(Journal(folder).result()["coef"], broken.result["coef"])
+
+
+@pytest.mark.deploy
+def test_a_site_whose_process_dies_every_time_is_left_out_and_named(deployment, tmp_path):
+    """Its table is too large for it, say: the process is killed whenever it has begun."""
+    stop = threading.Event()
+
+    def reaper():
+        parent = psutil.Process(deployment.processes["lyon"].pid)
+        while not stop.is_set():
+            state = deployment.state["lyon"] / "deadly" / "busy"
+            if state.exists() or at_work(deployment.state["lyon"] / "deadly"):
+                for child in parent.children(recursive=True):
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        child.kill()
+            time.sleep(0.002)
+
+    def at_work(folder):
+        deaths = folder / "deaths"
+        return (folder / "run.json").exists() and (
+            not deaths.exists() or int(deaths.read_text() or 0) < 3
+        )
+
+    thread = threading.Thread(target=reaper, daemon=True)
+    thread.start()
+    try:
+        rules = Rules(on_loss="continue")
+        left = on_flare(LASSO, deployment, rules=rules, deadline=10.0, run_id="deadly")
+    finally:
+        stop.set()
+        thread.join(10)
+    assert set(left.left_out) == {"lyon"}
+    without = skipping("lyon", range(1, 10_000), LASSO.chosen())
+    np.testing.assert_array_equal(left.result["coef"], without.result["coef"])
 
 
 def test_a_lost_site_costs_only_itself_when_the_run_goes_on(deployment):

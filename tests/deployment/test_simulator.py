@@ -73,13 +73,13 @@ def test_a_schedule_is_its_number():
     assert one.told == other.told
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**32 - 1))
 def test_waiting_gives_the_bits_of_an_unbroken_run(number):
     check_waiting(number)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**32 - 1))
 def test_a_refused_reply_never_changes_a_result(number):
     check_going_on(number)

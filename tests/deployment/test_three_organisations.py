@@ -38,6 +38,16 @@ on_loss = "wait"
 """
 
 
+POLICY = """
+[allow]
+methods = ["mixed_model", "standardizer"]
+coordinators = ["admin@fedkin.org"]
+
+[limits]
+runs_per_day = 20
+"""
+
+
 def fedkin(*words, **options):
     command = [sys.executable, "-m", "fedkin.cli", *map(str, words)]
     return subprocess.Popen(
@@ -82,7 +92,9 @@ def organisations(tmp_path_factory):
         np.savetxt(top / name / "data.csv", table, delimiter=",", header=header, comments="")
     running = {"server": fedkin("server", "run", "kit", cwd=top / "server")}
     for name in NAMES:
-        words = ("--data", "data.csv", "--target", "pressure", "--out", "records")
+        (top / name / "policy.toml").write_text(POLICY)
+        words = ("--data", "data.csv", "--target", "pressure", "--policy", "policy.toml")
+        words = (*words, "--out", "records")
         running[name] = fedkin("site", "run", "kit", *words, cwd=top / name)
     try:
         wait_for(top)
@@ -129,6 +141,30 @@ def test_a_job_runs_on_kits_alone_and_agrees_with_one_process(organisations):
         np.testing.assert_array_equal(model["shared.coef"], coef)
         np.testing.assert_allclose(model["own.effects"], effects[k], rtol=1e-9, atol=1e-9)
         assert "What left us: 1 replies" in (records / "pressure-1" / "report.txt").read_text()
+
+
+def test_a_run_is_resumed_by_its_name_and_can_be_read(organisations):
+    top, _ = organisations
+    out, kit = top / "coordinator" / "results", top / "coordinator" / "kit"
+    again = done("federation", "resume", "pressure-1", "--kits", kit, "--out", out)
+    assert (out / "pressure-1" / "summary.txt").read_text().strip() in again
+    shown = done("journal", "show", top / "server" / "kit" / "fedkin" / "runs" / "pressure-1")
+    assert "algorithm: mixed_model" in shown and "ended: True" in shown
+    shown = done("ledger", "show", top / "lyon" / "records", "--values")
+    assert "pressure-1 round 1 statistics:" in shown and "1 replies" in shown
+    assert "stopped: nothing was running" in done("federation", "stop", "--kits", kit)
+
+
+def test_a_method_that_sites_do_not_allow_is_refused_by_them(organisations):
+    top, _ = organisations
+    job = top / "coordinator" / "fmlr.toml"
+    job.write_text('method = "FMLR"\nfeatures = ["age", "bmi"]')
+    told = done(
+        *("federation", "submit", job, "--kits", top / "coordinator" / "kit"),
+        *("--out", top / "coordinator" / "results"),
+        code=2,
+    )
+    assert told.count("not allowed by the site's policy") == 3
 
 
 def test_a_missing_column_stops_the_job_with_a_table(organisations):

@@ -64,24 +64,30 @@ class SiteMemory:
         self.committed = folder / "committed.npz"
         self.earlier = folder / "earlier.npz"
         self.offered = folder / "offered.npz"
+        # What the memory that counts holds, once it was read.
+        self._read: dict[str, Array] | None = None
 
     def acknowledge(self, number: int) -> Fault | None:
         """Keep what was offered with round `number`; anything else that was offered is void.
 
         A fault if the memory that counts then belongs to another round than the server thinks.
         """
-        if number > 0 and _tag(self.offered) == number:
+        self._read = None
+        offered = _load(self.offered) if number > 0 else None
+        if offered is not None and _tag(offered) == number:
             if self.committed.exists():
                 move(self.committed, self.earlier)
             move(self.offered, self.committed)
-        else:
-            self.offered.unlink(missing_ok=True)
+            self._read = offered
+            return None
+        self.offered.unlink(missing_ok=True)
         if number == 0:
             return self._start_again()
-        mine = _tag(self.committed)
-        if mine == number:
+        mine = _load(self.committed)
+        if _tag(mine) == number:
+            self._read = mine
             return None
-        if _tag(self.earlier) == number:
+        if _tag(_load(self.earlier)) == number:
             # The server, or a damaged file here, is a round behind.
             move(self.earlier, self.committed)
             return None
@@ -97,17 +103,16 @@ class SiteMemory:
 
     def _start_again(self) -> Fault | None:
         """The server knows of no reply of ours: right for who never sent one that counted."""
-        mine = _tag(self.committed)
-        if mine is None:
+        if _load(self.committed) is None:
             return None
-        if _tag(self.earlier) is None:
+        if _load(self.earlier) is None:
             move(self.committed, self.committed.with_suffix(".undone"))
             return None
         return Fault(Reason.MEMORY)
 
     def read(self) -> Memory:
         """The memory that counts, None if there is none."""
-        stored = _load(self.committed)
+        stored = _load(self.committed) if self._read is None else self._read
         if stored is None:
             return None
         return {name: array for name, array in stored.items() if name != _TAG} or None
@@ -160,8 +165,7 @@ def check_run_name(run: str) -> str:
     return run
 
 
-def _tag(path: Path) -> int | None:
-    stored = _load(path)
+def _tag(stored: Arrays | None) -> int | None:
     return None if stored is None else int(stored[_TAG])
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedkin.durable import close_to_others
+from fedkin.durable import close_to_others, private_folder
 from fedkin.engines import keeper
 from fedkin.engines.nvflare.jobs import Job
 from fedkin.engines.nvflare.kits import ADMIN, Kits, write_json
@@ -193,7 +193,10 @@ class Deployment:
 
     def submit(self, job: Job) -> str:
         """Hand a job to the server; its identifier comes back at once."""
-        return str(self._ask("submit_job", str(job.write(self.kits.admin / "transfer"))))
+        folder = job.write(private_folder(self.kits.admin / "transfer"))
+        job_id = str(self._ask("submit_job", str(folder)))
+        close_to_others(folder)
+        return job_id
 
     def wait(self, job_id: str, timeout: float) -> str:
         """FLARE's word on how the job ended; a job out of time is aborted."""
