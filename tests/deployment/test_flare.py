@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -166,33 +167,30 @@ def test_a_killed_site_process_is_waited_for_bit_for_bit(deployment):
 
 @pytest.mark.deploy
 def test_a_site_whose_process_dies_every_time_is_left_out_and_named(deployment, tmp_path):
-    """Its table is too large for it, say: the process is killed whenever it has begun."""
-    stop = threading.Event()
+    """Its table never ends, say: the process is killed whenever it reads it."""
+    os.mkfifo(tmp_path / "endless.npz")
+    stop, busy = threading.Event(), deployment.state["lyon"] / "deadly" / "busy"
 
     def reaper():
-        parent = psutil.Process(deployment.processes["lyon"].pid)
-        while not stop.is_set():
-            state = deployment.state["lyon"] / "deadly" / "busy"
-            if state.exists() or at_work(deployment.state["lyon"] / "deadly"):
+        parent, seen = psutil.Process(deployment.processes["lyon"].pid), set()
+        while not stop.wait(0.05):
+            # A file that an earlier process left is no sign of this one.
+            begun = busy.stat().st_mtime_ns if busy.exists() else 0
+            if begun and begun not in seen:
+                seen.add(begun)
                 for child in parent.children(recursive=True):
                     with contextlib.suppress(psutil.NoSuchProcess):
                         child.kill()
-            time.sleep(0.002)
-
-    def at_work(folder):
-        deaths = folder / "deaths"
-        return (folder / "run.json").exists() and (
-            not deaths.exists() or int(deaths.read_text() or 0) < 3
-        )
 
     thread = threading.Thread(target=reaper, daemon=True)
     thread.start()
     try:
-        rules = Rules(on_loss="continue")
-        left = on_flare(LASSO, deployment, rules=rules, deadline=10.0, run_id="deadly")
+        with own_facts(deployment, "lyon", data=str(tmp_path / "endless.npz")):
+            left = on_flare(LASSO, deployment, deadline=10.0, run_id="deadly")
     finally:
         stop.set()
         thread.join(10)
+    assert {r.reason for r in left.refusals} == {Reason.DIED}
     assert set(left.left_out) == {"lyon"}
     without = skipping("lyon", range(1, 10_000), LASSO.chosen())
     np.testing.assert_array_equal(left.result["coef"], without.result["coef"])

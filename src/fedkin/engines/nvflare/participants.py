@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fedkin.durable import open_private, private_folder
 from fedkin.engines.nvflare.kits import LOCAL_SERVER, PROJECT, settle_storage, write_json
 from fedkin.engines.nvflare.site_process import SITE_FILE
 
@@ -70,13 +71,13 @@ class Kit:
     def start(self, own: Mapping[str, str]) -> subprocess.Popen[bytes]:
         """Start the participant; its files are private, its words go to console.log."""
         for folder in ("transfer", "tmp"):
-            (self.folder / folder).mkdir(exist_ok=True)
+            private_folder(self.folder / folder)
         if self.role == "server":
             settle_storage(self.folder)
         # Secure logging keeps tracebacks out of what FLARE itself sends about failures.
         quiet = {"TMPDIR": str(self.folder / "tmp"), "NVFLARE_SECURE_LOGGING": "1"}
         quiet["NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT"] = str(LAST_WORD)
-        with open(self.folder / "console.log", "ab") as log:
+        with open_private(self.folder / "console.log", "ab") as log:
             return subprocess.Popen(
                 self.command(),
                 cwd=self.folder,

@@ -26,6 +26,8 @@ from fedkin.protocol.gate import Batch, Faults
 
 logger = logging.getLogger("fedkin.nvflare")
 
+# No fault of the job or the data: what becomes of such a site the rules of the run say.
+A_MATTER_OF_RULES = (Reason.LATE, Reason.LOCKED, Reason.DISK, Reason.DIED)
 # What a site may say its version is.
 VERSION = re.compile(r"[0-9A-Za-z.+]{1,40}")
 
@@ -90,7 +92,8 @@ def check_sites(
 ) -> None:
     """Before the first round: whoever cannot take part stops the run, with a table of problems.
 
-    A silent site is a matter of the rules, as in any round.
+    A site that is silent, or ails without being asked wrongly, is a matter of the rules, as in any
+    round.
     """
     found = [facts["n_features"] for k, facts in said.items() if k not in failed]
     usual = max(set(found), key=found.count) if found else 0
@@ -101,7 +104,7 @@ def check_sites(
     problems = [
         {"site": roster.names[k], **faults[k].to_json(), "version": said[k]["version"]}
         for k in sorted(faults)
-        if k in said
+        if k in said and faults[k].reason not in A_MATTER_OF_RULES
     ]
     if problems:
         raise NotReady(problems)
