@@ -23,7 +23,7 @@ An unknown key is an error. Which rule refused what is in the ledger.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -79,14 +79,16 @@ class SitePolicy:
             if not isinstance(content, Mapping):
                 raise PolicyError(f"[{section}] must be a section")
             _known(f"key of [{section}]", content, SECTIONS[section])
-        allow, limits = told.get("allow", {}), told.get("limits", {})
-        mode = told.get("mode", {})
-        return cls(
-            **{name: _names(name, allow[name]) for name in allow},
-            **{name: _whole(name, limits[name]) for name in limits},
-            **{name: _flag(name, mode[name]) for name in mode},
-            disclosure=DisclosureRules.from_mapping(told.get("disclosure", {})),
-        )
+        found: dict[str, Any] = {}
+        readers: dict[str, Callable[[str, Any], Any]] = {
+            "allow": _names,
+            "limits": _whole,
+            "mode": _flag,
+        }
+        for section, reader in readers.items():
+            for name, value in told.get(section, {}).items():
+                found[name] = reader(name, value)
+        return cls(**found, disclosure=DisclosureRules.from_mapping(told.get("disclosure", {})))
 
     def refuses_run(self, method: str, coordinator: str | None, runs_today: int) -> str | None:
         """Why a new run of a method is refused, for the site's own log; None if it is not."""
