@@ -215,9 +215,9 @@ def _difference(key: str, kept: Mapping[str, Any], wanted: Mapping[str, Any]) ->
 def data_fingerprint(clients: Federation, salt: bytes) -> str:
     """A salted fingerprint of rows, target and columns: other data give another one."""
     seen = hashlib.blake2b(key=salt[:64], digest_size=32)
-    for part in (clients.X, clients.y, clients.offsets):
+    for part in (clients.X, clients.y, clients.weights, clients.offsets):
+        seen.update(b"none" if part is None else f"{part.dtype}{part.shape}".encode())
         if part is not None:
-            seen.update(f"{part.dtype}{part.shape}".encode())
             seen.update(np.ascontiguousarray(part).view(np.uint8).data)
     seen.update(json.dumps([clients.feature_names, clients.names]).encode())
     return seen.hexdigest()
