@@ -358,7 +358,7 @@ def test_the_summary_says_what_a_real_federation_would_withhold():
     np.testing.assert_array_equal(silent.coef_, model.coef_)
     with pytest.warns(UserWarning, match="1 of 4 sites are not part of the fit"):
         strict = FMLR(2, random_state=0, engine=InProcess(disclosure="enforce")).fit(data)
-    assert set(strict.left_out_) == {"small"}
+    assert set(strict.missing_sites_) == {"small"}
 
 
 def test_every_field_says_what_it_reveals():

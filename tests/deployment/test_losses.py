@@ -109,7 +109,7 @@ def test_a_site_that_fails_is_left_out_named_and_counted_nowhere(monkeypatch):
     monkeypatch.setattr(FMLR, "_algorithm", failing(["site-7"]))
     with pytest.warns(UserWarning, match="1 of 7 sites are not part of the fit .*'site-7'"):
         model.fit(data)
-    assert model.left_out_ == {"site-7": "the client function failed"}
+    assert model.missing_sites_ == {"site-7": "the client function failed"}
     summary = model.summary()
     assert summary.title.startswith("FMLR: 6 sites (1 left out),")
     assert "site-7" not in set(summary["sites"]["site"])
@@ -122,7 +122,7 @@ def test_a_site_that_fails_is_left_out_named_and_counted_nowhere(monkeypatch):
 def test_a_site_that_missed_a_round_is_in_the_summary_but_stays_a_member():
     away = InProcess(absent=lambda number, names: ["site-8"] if number == 2 else [])
     model = FMLR(2, share="sums", random_state=0, engine=away).fit(ragged_federation())
-    assert not model.left_out_
+    assert not model.missing_sites_
     assert "Missing: site 'site-8': did not take part (round 2)." in str(model.summary())
 
 

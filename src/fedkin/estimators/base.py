@@ -190,7 +190,7 @@ class FederatedEstimator(BaseEstimator):
         self.traffic_ = run.traffic
         self.refusals_ = run.refusals
         self.dropped_ = run.dropped
-        self.left_out_ = {site: str(fault) for site, fault in run.left_out.items()}
+        self.missing_sites_ = {site: str(fault) for site, fault in run.left_out.items()}
         self.n_rounds_ = run.traffic.rounds
         self._adapted: dict[str, Any] = {}
         self._read(run)
@@ -215,11 +215,11 @@ class FederatedEstimator(BaseEstimator):
 
     def _warn_of_the_missing(self) -> None:
         """Nobody is left out in silence."""
-        if self.left_out_:
-            told = "; ".join(f"site {site!r}: {fault}" for site, fault in self.left_out_.items())
+        missing = self.missing_sites_
+        if missing:
+            told = "; ".join(f"site {site!r}: {fault}" for site, fault in missing.items())
             self._warning(
-                f"{len(self.left_out_)} of {len(self.client_names_)} sites are not part of the "
-                f"fit ({told})"
+                f"{len(missing)} of {len(self.client_names_)} sites are not part of the fit ({told})"
             )
 
     def _warn(self, federation: Federation | None) -> None:
@@ -382,7 +382,7 @@ class FederatedEstimator(BaseEstimator):
 
     def _members_counted(self, title: str) -> str:
         """A title that begins with the number of sites, without those that were left out."""
-        everybody, words = f"{len(self.client_names_)} sites", len(self.left_out_)
+        everybody, words = f"{len(self.client_names_)} sites", len(self.missing_sites_)
         if not words or not title.startswith(everybody):
             return title
         members = f"{len(self.client_names_) - words} sites ({words} left out)"
@@ -390,9 +390,9 @@ class FederatedEstimator(BaseEstimator):
 
     def _members_only(self, table: Table) -> Table:
         """A table of sites without those that were left out."""
-        if not self.left_out_ or "site" not in table:
+        if not self.missing_sites_ or "site" not in table:
             return table
-        here = np.array([site not in self.left_out_ for site in table["site"]], dtype=bool)
+        here = np.array([site not in self.missing_sites_ for site in table["site"]], dtype=bool)
         return Table({name: np.asarray(c)[here] for name, c in table.items()}, table.title)
 
     def _about(self) -> About:
