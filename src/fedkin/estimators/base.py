@@ -215,12 +215,10 @@ class FederatedEstimator(BaseEstimator):
 
     def _warn_of_the_missing(self) -> None:
         """Nobody is left out in silence."""
-        missing = self.missing_sites_
+        missing, n_sites = self.missing_sites_, len(self.client_names_)
         if missing:
             told = "; ".join(f"site {site!r}: {fault}" for site, fault in missing.items())
-            self._warning(
-                f"{len(missing)} of {len(self.client_names_)} sites are not part of the fit ({told})"
-            )
+            self._warning(f"{len(missing)} of {n_sites} sites are not part of the fit ({told})")
 
     def _warn(self, federation: Federation | None) -> None:
         """Warn about a fit that has not settled; subclasses add what else deserves a look."""
