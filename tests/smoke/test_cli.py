@@ -136,8 +136,8 @@ def test_curves_are_fitted_predicted_and_their_prior_saved(tmp_path):
     assert done.exit_code == 0, done.output
     assert len(json.loads(done.stdout)["sites"]) == 5
     written = sorted(path.name for path in out.iterdir())
-    expected = ["choice.csv", "predictions.csv", "prior.npz", "priors.csv", "sites.csv"]
-    assert written == [*expected, "summary.html", "traffic.csv"]
+    expected = ["choice.csv", "common.csv", "predictions.csv", "prior.npz", "priors.csv"]
+    assert written == [*expected, "sites.csv", "summary.html", "traffic.csv"]
     told = (out / "predictions.csv").read_text().splitlines()
     where = ["elsewhere", "site-2", "site-2"]
     mean = FGPR().fit(data).predict([[0.5], [0.25], [0.5]], where)
