@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedkin.cli import odcl
+from fedkin.cli import federation, odcl, records
 from fedkin.cli.json_text import json_text
 
 NEEDS_ATTENTION = 1
@@ -27,6 +27,12 @@ app = typer.Typer(
 fit = typer.Typer(help="Fit a method to a table with a column of site names.", no_args_is_help=True)
 app.add_typer(fit, name="fit")
 app.add_typer(odcl.app, name="odcl")
+app.add_typer(records.ledger, name="ledger")
+app.add_typer(records.journal, name="journal")
+app.add_typer(federation.federation, name="federation")
+app.add_typer(federation.server, name="server")
+app.add_typer(federation.site, name="site")
+app.command("demo")(federation.demo)
 
 Data = Annotated[Path, typer.Argument(help="CSV or Parquet file, one row per observation.")]
 Client = Annotated[str, typer.Option("--client", help="Column with the site's name.")]
@@ -249,6 +255,6 @@ def main() -> None:
     """Run the command; errors that a person can mend are one line, not a traceback."""
     try:
         app()
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RuntimeError) as error:
         typer.echo(f"fedkin: {error}", err=True)
         sys.exit(UNUSABLE)
