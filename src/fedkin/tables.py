@@ -15,6 +15,9 @@ SHOWN_ROWS = 20
 # Characters between columns in print; cells beyond this length may be wrapped.
 COLUMN_GAP = 3
 WRAPPED = 24
+# Digits of a number in print.
+FEWEST_DIGITS = 4
+MOST_DIGITS = 10
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,8 @@ class Table(Mapping[str, Any]):
         from rich.table import Table as Printed
 
         rows = self.rows()
-        texts = [[_text(value) for value in row] for row in rows[:SHOWN_ROWS]]
+        digits = [digits_that_tell(column) for column in self.columns.values()]
+        texts = [[_text(v, n) for v, n in zip(row, digits)] for row in rows[:SHOWN_ROWS]]
         n_shown = self._fitting(texts, options.max_width)
         printed = Printed(title=self.title or None, box=box.SIMPLE_HEAD, title_justify="left")
         for name, column in list(self.columns.items())[:n_shown]:
@@ -90,8 +94,11 @@ class Table(Mapping[str, Any]):
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
+        digits = [digits_that_tell(column) for column in self.columns.values()]
         body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(_text(v))}</td>" for v in row) + "</tr>"
+            "<tr>"
+            + "".join(f"<td>{html.escape(_text(v, n))}</td>" for v, n in zip(row, digits))
+            + "</tr>"
             for row in self.rows()
         )
         caption = f"<caption>{html.escape(self.title)}</caption>" if self.title else ""
@@ -123,11 +130,27 @@ def _plain(column: Any) -> list[Any]:
     return column.tolist() if isinstance(column, np.ndarray) else list(column)
 
 
-def _text(value: Any) -> str:
+def digits_that_tell(column: Any) -> int:
+    """Digits that a column of numbers needs so that its rows can be told apart: 4, or more.
+
+    Four digits of the range of its values, which for numbers far from zero are more of their own.
+    """
+    values = np.asarray(column)
+    if values.dtype.kind != "f":
+        return FEWEST_DIGITS
+    values = values[np.isfinite(values)]
+    reach = np.ptp(values) if len(values) else 0.0
+    if not reach > 0:
+        return FEWEST_DIGITS
+    more = np.ceil(np.log10(np.abs(values).max() / reach)) if np.isfinite(reach) else 0
+    return int(np.clip(FEWEST_DIGITS + more, FEWEST_DIGITS, MOST_DIGITS))
+
+
+def _text(value: Any, digits: int = 4) -> str:
     if value is None or (isinstance(value, float) and np.isnan(value)):
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:.{digits}g}"
     return str(value)

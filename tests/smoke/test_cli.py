@@ -139,8 +139,8 @@ def test_curves_are_fitted_predicted_and_their_prior_saved(tmp_path):
     expected = ["choice.csv", "predictions.csv", "prior.npz", "priors.csv", "sites.csv"]
     assert written == [*expected, "summary.html", "traffic.csv"]
     told = (out / "predictions.csv").read_text().splitlines()
-    where = ["elsewhere", "site-2", "site-2"]
-    mean = FGPR().fit(data).predict([[0.5], [0.25], [0.5]], where)
+    where = ["site-2", "site-2", "elsewhere"]
+    mean = FGPR().fit(data).predict([[0.25], [0.5], [0.5]], where)
     assert len(told) == 4
     found = [float(line.split(",")[2]) for line in told[1:]]
     np.testing.assert_allclose(found, mean, rtol=1e-9)

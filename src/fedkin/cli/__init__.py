@@ -219,8 +219,9 @@ def _write_predictions(model: Any, asked: Any, out: Path) -> Path:
     from fedkin.tables import Table
 
     mean, std = model.predict(asked, return_std=True)
-    columns = {"site": [asked.names[k] for k in asked.owner]}
-    columns |= {name: asked.X[:, j] for j, name in enumerate(asked.feature_names)}
+    order = asked.given_order
+    columns = {"site": asked.groups[order]}
+    columns |= {name: asked.X[order, j] for j, name in enumerate(asked.feature_names)}
     table = Table({**columns, "mean": mean, "standard deviation": std})
     csv.write_csv(table.to_arrow(), out / "predictions.csv")
     return out / "predictions.csv"

@@ -26,13 +26,22 @@ from fedkin.names import canonical_name, canonical_names, site_labels
 from fedkin.protocol import Algorithm, Run
 from fedkin.protocol.runs import About
 from fedkin.settings import Settings
-from fedkin.tables import Summary
+from fedkin.tables import Summary, Table
 
 # The name of the only site when no groups are given.
 ONLY_SITE = "site"
+# Columns of a table of sites that say to which group a site belongs.
+MEMBERSHIP = {"group", "cluster", "prior", "probability"}
 # Stands for "no site in particular"; no site can be called so.
 NOBODY = ""
 
+
+class OneSiteWarning(UserWarning):
+    """No sites were named, so that all rows count as those of one."""
+
+
+# What scikit-learn's routing hands on without being asked to: the site of each row.
+_ROUTED = {"groups": True}
 
 SHARED_WORDS = {
     "max_rounds": """
@@ -89,6 +98,10 @@ class FederatedEstimator(BaseEstimator):
     """Attributes of a fit that are nobody else's business."""
     _words: ClassVar[Mapping[str, str]] = SHARED_WORDS
     """What docstrings of subclasses need not repeat (`fedkin.estimators.words`)."""
+
+    __metadata_request__fit: ClassVar = _ROUTED
+    __metadata_request__predict: ClassVar = _ROUTED
+    __metadata_request__score: ClassVar = _ROUTED
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -218,15 +231,27 @@ class FederatedEstimator(BaseEstimator):
             y = column_or_1d(y, warn=True)
             y = check_array(y, dtype=None, ensure_2d=False, ensure_all_finite=False, input_name="y")
             check_consistent_length(X, y)
+        if groups is None and len(X) > 1:
+            self._warning(
+                f"no groups were given, so the {len(X)} rows count as those of one site and "
+                "nothing is shared; name the site of each row: fit(X, y, groups=...), or fit a "
+                "Federation. "
+                "In cross-validation scikit-learn hands groups on only if its metadata routing is "
+                "on: take fedkin.model_selection.cross_val_score, which sees to it",
+                OneSiteWarning,
+            )
         sites = np.full(len(X), ONLY_SITE) if groups is None else groups
         return Federation.from_groups(X, sites, y, getattr(self, "feature_names_in_", None))
 
     def _rows_and_sites(self, X: Any, groups: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Rows to predict and, for each, the canonical name of its site (or NOBODY)."""
+        """Rows to predict and, for each, the canonical name of its site (or NOBODY).
+
+        Rows of a Federation come in the order of the table it was made from.
+        """
         if isinstance(X, Federation):
             brings_its_own(None, groups)
-            clients = self._with_columns_of_the_fit(X)
-            return clients.X, np.array(clients.names, dtype=object)[clients.owner]
+            clients, order = self._with_columns_of_the_fit(X), X.given_order
+            return clients.X[order], clients.groups[order]
         X = validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False)
         sites = self._site_of_each(len(X), groups)
         if not np.isfinite(X).all():
@@ -241,7 +266,7 @@ class FederatedEstimator(BaseEstimator):
         """
         if isinstance(X, Federation):
             brings_its_own(y, groups)
-            return self._with_columns_of_the_fit(X), np.arange(len(X.X))
+            return self._with_columns_of_the_fit(X), X.given_order
         rows, sites = self._rows_and_sites(X, groups)
         if y is not None:
             y = np.asarray(y, dtype=np.float64)
@@ -298,8 +323,8 @@ class FederatedEstimator(BaseEstimator):
 
     def _target_to_score(self, X: Any, y: Any, groups: Any) -> np.ndarray:
         """The target of the rows, numbers or words; a missing one is told by its site."""
-        if y is None and isinstance(X, Federation):
-            y = X.y
+        if y is None and isinstance(X, Federation) and X.y is not None:
+            y = X.y[X.given_order]
         if y is None:
             raise ValueError(
                 "score needs the target y: score(X, y, groups=...), or a Federation with y"
@@ -319,6 +344,8 @@ class FederatedEstimator(BaseEstimator):
         result, about = self._result, self._about()
         title = f"{type(self).__name__}: {result.title(about)}"
         tables = {**result.tables(about), "traffic": self.traffic_.table()}
+        if "sites" in tables:
+            tables["sites"] = without_groups_of_unheard(tables["sites"])
         notes = [self.traffic_.sentence(), *result.account(about), *result.remarks(about)]
         return Summary(title, tables, notes)
 
@@ -362,6 +389,21 @@ def as_numbers(values: np.ndarray) -> np.ndarray:
     if values.dtype.kind != "O":
         return values if values.dtype.kind == "f" else np.zeros(len(values))
     return np.array([np.nan if v is None or v != v else 0.0 for v in values])
+
+
+def without_groups_of_unheard(sites: Table) -> Table:
+    """The table of sites where one that was not heard is not listed as a member of a group."""
+    if "rows" not in sites:
+        return sites
+    unheard = ~(np.asarray(sites["rows"], dtype=np.float64) > 0)
+    if not unheard.any():
+        return sites
+    columns = dict(sites)
+    for name in MEMBERSHIP & set(columns):
+        column = np.array(columns[name], dtype=object)
+        column[unheard] = None
+        columns[name] = column
+    return Table(columns, sites.title)
 
 
 def brings_its_own(y: Any, groups: Any) -> None:

@@ -189,6 +189,7 @@ def target_of(X: Any, y: Any, names: np.ndarray) -> np.ndarray:
     target_name = "y"
     if isinstance(X, Federation) and y is None:
         y, target_name = X.y, X.target_name or target_name
+        y = None if y is None else y[X.given_order]
     if y is None:
         raise ValueError("the target y is needed")
     target = np.asarray(y, dtype=np.float64)

@@ -139,7 +139,7 @@ def as_pandas(table: Any, site: str = "site") -> Any:
         if table.y is not None:
             frame[table.target_name or "y"] = table.y
         frame[site] = np.array(table.names, dtype=object)[table.owner]
-        return frame
+        return frame.iloc[table.given_order]
     try:
         return nw.from_native(table, eager_only=True).to_pandas()
     except TypeError:
