@@ -117,6 +117,8 @@ class Federation:
     """Where each row stood in the data given to `from_groups` or `from_frame`."""
     encoding: Encoding | None = field(default=None, repr=False)
     """How words and dates of a table became numbers (`from_frame`)."""
+    of_table: bool = field(default=False, repr=False)
+    """Whether these are all rows of one table, and not a part."""
 
     # ---------------------------------------------------------------- constructors
 
@@ -150,6 +152,7 @@ class Federation:
             features,
             None if y is None else (target_name or getattr(y, "name", None) or "y"),
             rows,
+            of_table=True,
         )
 
     @classmethod
@@ -320,6 +323,7 @@ class Federation:
         features: tuple[str, ...],
         target_name: str | None,
         rows: Indices | None = None,
+        of_table: bool = False,
     ) -> Federation:
         made = cls(
             np.ascontiguousarray(X),
@@ -329,6 +333,7 @@ class Federation:
             features,
             target_name,
             np.arange(len(X)) if rows is None else rows,
+            of_table=of_table,
         )
         errors = [finding for finding in made.findings if finding.level == "error"]
         if errors:
@@ -366,10 +371,11 @@ class Federation:
     def given_order(self) -> Indices:
         """Where in this federation the first, second, ... row stands of the table it is made from.
 
-        `federation.y[federation.given_order]` is the target in the order of that table; estimators
-        predict in it.
+        Estimators predict a federation in this order: one made from a table (`from_groups`,
+        `from_frame`) in that of the table, so that predictions can be put beside it; any other,
+        such as a part from `split`, in its own, that of `X` and `y`.
         """
-        return np.argsort(self.rows if len(self.rows) else np.arange(len(self.X)), kind="stable")
+        return np.argsort(self.rows, kind="stable") if self.of_table else np.arange(len(self.X))
 
     def __len__(self) -> int:
         return self.n_clients

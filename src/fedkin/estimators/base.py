@@ -10,6 +10,7 @@ import inspect
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import wraps
 from typing import Any, ClassVar
 
 import numpy as np
@@ -94,8 +95,28 @@ class FederatedEstimator(BaseEstimator):
     _settings: ClassVar[type[Settings]]
     _fixed: ClassVar[Mapping[str, Any]] = {}
     _needs_target: ClassVar[bool] = True
-    _private: ClassVar[tuple[str, ...]] = ("_run", "_used", "_result", "_adapted")
+    _private: ClassVar[tuple[str, ...]] = (
+        "_run",
+        "_used",
+        "_result",
+        "_adapted",
+        "_newcomers",
+        "_elsewhere",
+    )
     """Attributes of a fit that are nobody else's business."""
+    _kept_attributes: ClassVar[tuple[str, ...]] = (
+        "feature_names_in_",
+        "n_features_in_",
+        "classes_",
+        "odd_sites_",
+    )
+    """Fitted attributes that do not follow from the result."""
+    _adapts_by_rows: ClassVar[bool] = False
+    """Whether `adapt` needs the rows themselves, also when the model is read from its files."""
+    _data: Federation | None = None
+    """Rows from which predictions are made, where an estimator keeps them."""
+    _elsewhere: frozenset[str] = frozenset()
+    """Sites of the fit whose own part was not among the files the model was read from."""
     _words: ClassVar[Mapping[str, str]] = SHARED_WORDS
     """What docstrings of subclasses need not repeat (`fedkin.estimators.words`)."""
 
@@ -110,6 +131,8 @@ class FederatedEstimator(BaseEstimator):
             cls._settings = cls._algorithm.settings
         if {"_algorithm", "_settings", "_fixed"} & set(own) and "__init__" not in own:
             cls.__init__ = _constructor(cls._parameters())  # type: ignore[method-assign]
+        if "adapt" in own and cls._adapts_by_rows:
+            cls.adapt = _remembering(own["adapt"])
         if hasattr(cls, "_settings"):
             cls.__doc__ = completed(cls.__doc__, cls._parameters(), cls._words)
 
@@ -175,8 +198,11 @@ class FederatedEstimator(BaseEstimator):
 
     @property
     def _position(self) -> Mapping[str, int]:
-        """Where each site of the fit stands, by its name."""
-        return self._run.roster.positions
+        """Where each site of the fit stands, by its name; without those whose part is elsewhere."""
+        places = self._run.roster.positions
+        if not self._elsewhere:
+            return places
+        return {name: place for name, place in places.items() if name not in self._elsewhere}
 
     def _read(self, run: Run) -> None:
         """Fitted attributes from the result and, in process, from the sites' memories."""
@@ -197,7 +223,8 @@ class FederatedEstimator(BaseEstimator):
 
     def _forget(self) -> None:
         """Remove what an earlier fit left: not every engine gives every attribute again."""
-        for name in [name for name in vars(self) if name.endswith("_") or name in self._private]:
+        private = (*self._private, *FederatedEstimator._private)
+        for name in [name for name in vars(self) if name.endswith("_") or name in private]:
             delattr(self, name)
 
     # ------------------------------------------------------------ data
@@ -282,6 +309,8 @@ class FederatedEstimator(BaseEstimator):
             raise ValueError("adapt needs the name of the site: adapt(X, y, groups='new-site')")
         if needs_target and clients.y is None:
             raise ValueError("adapt needs the target y of the new sites' rows")
+        if self._adapts_by_rows:
+            self._last_newcomers = clients
         return clients
 
     def _site_of_each(self, n_rows: int, groups: Any) -> np.ndarray:
@@ -336,6 +365,48 @@ class FederatedEstimator(BaseEstimator):
             check_values([("target 'y'", as_numbers(target))], sites)
         return target
 
+    # ------------------------------------------------------------ files
+
+    def save(self, path, sites=True):
+        """Write the fitted model as a folder that `fedkin.load` reads; returns the place.
+
+        The shared part holds no row of anybody. `sites` says whose own parts are written besides,
+        one file a site: True for all that are known here, False for none, or a list of names.
+        """
+        check_is_fitted(self)
+        from fedkin.keeping import save
+
+        return save(self, path, sites)
+
+    def _kept_words(self) -> dict[str, Any]:
+        """What a subclass has to remember besides, in words and numbers."""
+        return {}
+
+    def _take_words(self, words: Mapping[str, Any]) -> None:
+        """The inverse of `_kept_words`, before the fit is read."""
+
+    def _kept_rows(self) -> Federation | None:
+        """Rows from which predictions are made; they are kept at the sites."""
+        return self._data
+
+    def _take_rows(self, rows: Federation) -> None:
+        """The inverse of `_kept_rows`; sites that are not here have none."""
+        self._data = rows
+
+    def _kept_at_sites(self) -> dict[str, dict[str, Any]]:
+        """Arrays by site that are neither memory nor rows."""
+        return {}
+
+    def _take_at_sites(self, parts: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        """The inverse of `_kept_at_sites`."""
+
+    def _kept_models(self) -> dict[str, Any]:
+        """Fitted estimators that this one is made of, by name."""
+        return {}
+
+    def _take_models(self, models: Mapping[str, Any]) -> None:
+        """The inverse of `_kept_models`."""
+
     # ------------------------------------------------------------ account
 
     def summary(self) -> Summary:
@@ -374,6 +445,24 @@ def _constructor(parameters: Mapping[str, Any]) -> Any:
 
     __init__.__signature__ = signature  # type: ignore[attr-defined]
     return __init__
+
+
+def _remembering(adapt: Any) -> Any:
+    """`adapt` that keeps the rows it was given, so that they can be written at their site."""
+
+    @wraps(adapt)
+    def remembering(self, X, y=None, groups=None):
+        outermost = not hasattr(self, "_last_newcomers")
+        try:
+            adapted = adapt(self, X, y, groups)
+            if outermost:
+                self._newcomers = [*getattr(self, "_newcomers", ()), self._last_newcomers]
+        finally:
+            if outermost and hasattr(self, "_last_newcomers"):
+                del self._last_newcomers
+        return adapted
+
+    return remembering
 
 
 def _frames_to_caller() -> int:

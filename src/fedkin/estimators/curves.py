@@ -55,10 +55,9 @@ class CurveEstimator(RegressorMixin, FederatedEstimator, ABC):
     """Common ground; subclasses give the curve of a site by name, known or not."""
 
     _words = WORDS
+    _adapts_by_rows = True
 
     _plots: tuple[str, ...] = ("bands", "calibration")
-    _data: Federation | None = None
-    """Rows of the fit, where the estimator keeps them."""
 
     @abstractmethod
     def _curve(self, name: str) -> Curve:

@@ -34,7 +34,7 @@ from fedkin.engines import InProcess
 from fedkin.engines.kept import KeptReplies
 from fedkin.estimators.base import FederatedEstimator
 from fedkin.estimators.fmlr import ImplausibleSitesWarning, OddSitesWarning
-from fedkin.estimators.formulas import Design, design_of
+from fedkin.estimators.formulas import Design, design_from, design_of, kept_design
 from fedkin.estimators.mixed_classes import (
     ClassesFacts,
     codes_of,
@@ -271,6 +271,15 @@ class MixedModel(RegressorMixin, FederatedEstimator):
         engine = KeptReplies.read(folder, "statistics", feature_names)
         own = {"fit_intercept": engine.settings["fit_intercept"], **parameters}
         return cls(**own, engine=engine).fit()
+
+    _adapts_by_rows = True
+
+    def _kept_words(self):
+        return {"design": None if self._design is None else kept_design(self._design)}
+
+    def _take_words(self, words):
+        kept = words["design"]
+        self._design = None if kept is None else design_from(self.formula, kept)
 
     def _rows_and_sites(self, X, groups):
         if self._design is None or isinstance(X, np.ndarray):
