@@ -18,6 +18,8 @@ WRAPPED = 24
 # Digits of a number in print.
 FEWEST_DIGITS = 4
 MOST_DIGITS = 10
+# Columns of which differences count, however large the numbers.
+CRITERIA = {"bic", "aic", "loglik", "log likelihood"}
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Table(Mapping[str, Any]):
         from rich.table import Table as Printed
 
         rows = self.rows()
-        digits = [digits_that_tell(column) for column in self.columns.values()]
+        digits = [digits_that_tell(column, name) for name, column in self.columns.items()]
         texts = [[_text(v, n) for v, n in zip(row, digits)] for row in rows[:SHOWN_ROWS]]
         n_shown = self._fitting(texts, options.max_width)
         printed = Printed(title=self.title or None, box=box.SIMPLE_HEAD, title_justify="left")
@@ -94,7 +96,7 @@ class Table(Mapping[str, Any]):
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
-        digits = [digits_that_tell(column) for column in self.columns.values()]
+        digits = [digits_that_tell(column, name) for name, column in self.columns.items()]
         body = "".join(
             "<tr>"
             + "".join(f"<td>{html.escape(_text(v, n))}</td>" for v, n in zip(row, digits))
@@ -130,20 +132,25 @@ def _plain(column: Any) -> list[Any]:
     return column.tolist() if isinstance(column, np.ndarray) else list(column)
 
 
-def digits_that_tell(column: Any) -> int:
+def digits_that_tell(column: Any, name: str = "") -> int:
     """Digits that a column of numbers needs so that its rows can be told apart: 4, or more.
 
-    Four digits of the range of its values, which for numbers far from zero are more of their own.
+    Four digits of the range of its values, which for numbers far from zero are more of their own;
+    of criteria, whose differences count, two decimals.
     """
     values = np.asarray(column)
     if values.dtype.kind != "f":
         return FEWEST_DIGITS
-    values = values[np.isfinite(values)]
-    reach = np.ptp(values) if len(values) else 0.0
-    if not reach > 0:
+    values = np.abs(values[np.isfinite(values)])
+    reach = np.ptp(np.asarray(column)[np.isfinite(column)]) if len(values) else 0.0
+    if not 0 < reach < np.inf:
         return FEWEST_DIGITS
-    more = np.ceil(np.log10(np.abs(values).max() / reach)) if np.isfinite(reach) else 0
-    return int(np.clip(FEWEST_DIGITS + more, FEWEST_DIGITS, MOST_DIGITS))
+    ratio = float(values.max() / reach)
+    more = np.ceil(np.log10(ratio)) if ratio > 10 else 0
+    wanted = FEWEST_DIGITS + more
+    if name.lower() in CRITERIA and values.max() >= 1:
+        wanted = max(wanted, np.ceil(np.log10(values.max())) + 2)
+    return int(np.clip(wanted, FEWEST_DIGITS, MOST_DIGITS))
 
 
 def _text(value: Any, digits: int = 4) -> str:

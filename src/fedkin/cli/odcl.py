@@ -86,6 +86,8 @@ def combine(
     from fedkin.estimators import ODCL
 
     engine = ReplyFiles.read(files)
+    if clusters is not None and clusters > len(engine.files):
+        raise ValueError(f"-k {clusters}, but there are files of {len(engine.files)} sites only")
     first = engine.files[0]
     sums = shared(engine.files, "statistics") == "statistics"
     how = aggregate or ("statistics" if sums else "mean")
