@@ -84,7 +84,8 @@ def _degrees(model: Any) -> list[str]:
     test = model.difference_test_
     if test is not None and hasattr(test, "p_value"):
         verdict = "differ" if test.p_value < 0.05 else "do not differ for certain"
-        sentences.append(f"Sites {verdict} (p = {test.p_value:.2g}).")
+        chance = f"= {test.p_value:.2g}" if test.p_value >= 0.001 else "< 0.001"
+        sentences.append(f"Sites {verdict} (p {chance}).")
     if np.isfinite(model.icc_):
         sentences.append(f"{100 * model.icc_:.0f} % of the spread lies between sites.")
     return sentences

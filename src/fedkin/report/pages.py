@@ -93,6 +93,8 @@ def _cards(model: Any, record: Mapping[str, Any]) -> list[dict[str, Any]]:
     if rows:
         cards.append({"name": "rows", "value": f"{rows:,}", "help": of_card("rows")})
     for key, name in CARDS.items():
+        if key == "n_components" and hasattr(model, "responsibilities_"):
+            name = "kinds"
         value = getattr(model, f"{key}_", None)
         if value is None or np.ndim(value) > 0:
             continue

@@ -166,7 +166,8 @@ def group_shares(model: Any, record: Mapping[str, Any]) -> Picture | None:
     else:
         title, caption = "Groups at every site", "The darker, the more of the site's rows."
     shares = np.asarray(shares)
-    rows = np.linspace(0, len(shares) - 1, min(len(shares), MOST_HEAT)).astype(int)
+    order = np.lexsort((-shares.max(axis=1), shares.argmax(axis=1)))
+    rows = order[np.linspace(0, len(shares) - 1, min(len(shares), MOST_HEAT)).astype(int)]
     return {
         "type": "heat",
         "title": title,

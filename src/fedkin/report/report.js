@@ -238,7 +238,7 @@ const drawers = {
     return svg;
   },
   heat(spec, width) {
-    const cell = Math.max(3, Math.min(18, 900 / spec.rows.length)), named = cell >= 11;
+    const cell = Math.max(2.5, Math.min(16, 440 / spec.rows.length)), named = cell >= 10;
     const left = named ? 110 : 20, height = Math.ceil(spec.rows.length * cell) + 34;
     const svg = canvas(width, height, spec.title);
     const each = (width - left - 8) / spec.columns.length;
@@ -279,9 +279,9 @@ for (const spec of content.pictures) {
   figure.append(place, make("figcaption", {}, spec.caption));
   document.getElementById("figures").append(figure);
   const paint = () => place.replaceChildren(drawers[spec.type](spec, Math.max(280, Math.floor(place.clientWidth || figure.clientWidth || 600)), chosen));
-  paint();
   redraw.push(paint);
 }
+redraw.forEach((paint) => paint());
 if (!content.pictures.length) document.getElementById("pictures").hidden = true;
 let waiting = 0;
 addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(() => redraw.forEach((paint) => paint()), 120); });
