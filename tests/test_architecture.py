@@ -33,9 +33,9 @@ ROOMS = (
     "engines",
     "inference",
     "keeping",
+    "displays",
     "estimators",
     "datasets",
-    "displays",
     "report",
     "cli",
 )

@@ -332,3 +332,34 @@ def test_help_comes_without_the_library():
         "assert 'numpy' not in sys.modules and 'sklearn' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_comparing_is_there_or_says_that_it_is_not(table, tmp_path):
+    done = run("compare", "mixed-model", table, "--client", "clinic", "--out", "out", "--json")
+    try:
+        from fedkin.inference import benefit  # noqa: F401
+    except ImportError:
+        assert "cannot compare yet" in str(done.exception)
+        return
+    assert done.exit_code in (0, 1), (done.output, done.exception)
+    told = json.loads(done.stdout)["benefit"]
+    assert len(told["gain"]) == 12 and told["sentence"]
+    assert "What joining gives each site" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_a_comparison_is_kept_as_plain_values():
+    from types import SimpleNamespace
+
+    from fedkin.report.benefits import benefit_record
+
+    found = SimpleNamespace(
+        sites=("a", "b"),
+        gain=np.array([0.5, np.nan]),
+        interval=np.array([[0.1, 0.9], [np.nan, np.nan]]),
+        verdicts=np.array(["helps", "cannot tell"], dtype=object),
+        sentence="Joining helps.",
+        metric="log",
+        level=0.95,
+    )
+    told = benefit_record(found)
+    assert told["helped"] == 1 and told["gain"] == [0.5, None] and "95%" in told["caption"]

@@ -28,7 +28,7 @@ from fedkin.cli.asking import (
     TableOptions,
     Target,
 )
-from fedkin.cli.fitting import MethodGroup, fit, options_from
+from fedkin.cli.fitting import ComparingGroup, MethodGroup, fit, options_from
 from fedkin.cli.json_text import json_text
 from fedkin.cli.methods import methods
 
@@ -46,7 +46,13 @@ fits = typer.Typer(
     help="Fit a method to a table with a column of site names; writes a folder.",
     invoke_without_command=True,
 )
+comparisons = typer.Typer(
+    cls=ComparingGroup,
+    help="Fit a method, and ask what joining gives each site over staying alone.",
+    no_args_is_help=True,
+)
 app.add_typer(fits, name="fit")
+app.add_typer(comparisons, name="compare")
 app.add_typer(tables.app, name="data")
 app.add_typer(odcl.app, name="odcl")
 
@@ -107,6 +113,11 @@ app.command()(predicting.predict)
 app.command()(predicting.adapt)
 app.command()(predicting.report)
 app.command()(methods)
+
+
+@comparisons.callback()
+def _compare() -> None:
+    """A group needs a function to have a name."""
 
 
 @fits.callback()

@@ -16,6 +16,7 @@ from fedkin.cli.asking import TableOptions
 from fedkin.cli.guide import command_names, estimator_class, estimator_name, plain, words_of
 from fedkin.cli.options import (
     constraints,
+    parameters_of,
     read_toml,
     settings_parameters,
     toml_text,
@@ -41,6 +42,7 @@ class FitOptions:
     level: float | None = None
     journal: bool = True
     report: bool = True
+    compare: bool = False
     as_json: bool = False
     strict: bool = False
 
@@ -113,6 +115,16 @@ def _parameters(family: Any | None) -> list[inspect.Parameter]:
             Annotated[bool | None, typer.Option(help="Write the page. (default: yes)")],
             None,
         ),
+        option(
+            "compare",
+            Annotated[
+                bool | None,
+                typer.Option(
+                    "--compare", help="Also ask what joining gives each site (rows left out)."
+                ),
+            ],
+            None,
+        ),
         option("as_json", asking.AsJson, False),
         option("strict", asking.Strict, False),
     ]
@@ -120,11 +132,13 @@ def _parameters(family: Any | None) -> list[inspect.Parameter]:
     return common + ([] if family is None else settings_parameters(family, taken))
 
 
-def _command(name: str) -> Any:
+def _command(name: str, compare: bool = False) -> Any:
     """The command of one method, with an option for each of its settings."""
     family = estimator_class(name)
 
     def run(**given: Any) -> None:
+        if compare or name == "auto":
+            given["compare"] = True
         fit(options_from(name, given))
 
     parameters = _parameters(family)
@@ -139,6 +153,8 @@ def _command(name: str) -> Any:
 class MethodGroup(TyperGroup):
     """Commands made from the registry, each when it is asked for."""
 
+    _compares = False
+    """Whether the commands also compare with staying alone."""
     _listing = False
     """Whether commands are only listed, which must not load them all."""
 
@@ -152,7 +168,7 @@ class MethodGroup(TyperGroup):
         if plain(cmd_name) not in known:
             return None
         name = known[plain(cmd_name)]
-        return _listed(name) if self._listing else _command(name)
+        return _listed(name) if self._listing else _command(name, self._compares)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """The list of methods."""
@@ -161,6 +177,12 @@ class MethodGroup(TyperGroup):
             super().format_help(ctx, formatter)
         finally:
             self._listing = False
+
+
+class ComparingGroup(MethodGroup):
+    """The same commands, with the comparison."""
+
+    _compares = True
 
 
 def _listed(name: str) -> Any:
@@ -207,12 +229,15 @@ def model_of(options: FitOptions) -> Any:
     """The estimator with its settings, all of them checked before anything is read."""
     family = estimator_class(options.method)
     rules = constraints(family)
-    unknown = sorted(set(options.settings) - set(family._parameters()))
+    unknown = sorted(set(options.settings) - set(parameters_of(family)))
     if unknown:
         raise ValueError(f"{family.__name__} has no setting {', '.join(unknown)}")
     values = {n: value_of(n, v, rules.get(n)) for n, v in options.settings.items()}
     model = family(**values, random_state=options.seed)
-    model._chosen_settings()
+    if hasattr(family, "_settings"):
+        model._chosen_settings()
+    if options.compare:
+        _benefit()
     if options.level is not None and not 0 < options.level < 1:
         raise ValueError(f"--level must be between 0 and 1, not {options.level}")
     return model
@@ -233,6 +258,8 @@ def _with_target(options: FitOptions, model: Any) -> TableOptions:
     if table.target is not None or not model._uses_target():
         return table
     columns = table.frame().column_names
+    if "y" not in columns and type(model).__name__ == "Best":
+        return table
     if "y" not in columns:
         raise ValueError(
             f"{type(model).__name__} needs a target; name its column with --target: "
@@ -262,7 +289,7 @@ def fit(options: FitOptions) -> None:
         table = options.table
         asked_frame = read_frame(options.predict, table.sep, table.decimal, table.encoding)
     table = _with_target(options, model)
-    federation = table.federation(_is_classifier(model), model._uses_target())
+    federation = _federation(table, model)
     check_counts(model, federation)
     folder = RunFolder.new(options.out, options.method)
     if options.journal and type(model).__name__ not in WITHOUT_JOURNAL:
@@ -274,8 +301,10 @@ def fit(options: FitOptions) -> None:
         warnings.simplefilter("always")
         model.fit(federation)
     told = list(dict.fromkeys(str(warning.message) for warning in caught))
-    missing = list(dict.fromkeys(str(refusal) for refusal in model.refusals_))
+    missing = list(dict.fromkeys(str(refusal) for refusal in getattr(model, "refusals_", ())))
     record = record_of(model, federation, table, options, told, checks, missing)
+    if options.compare:
+        record["benefit"] = _compared(model, federation, options.seed)
     predictions = None
     if asked_frame is not None:
         from fedkin.cli.predicting import predicted
@@ -292,6 +321,37 @@ def fit(options: FitOptions) -> None:
         raise typer.Exit(NEEDS_ATTENTION)
 
 
+def _federation(table: TableOptions, model: Any) -> Any:
+    """The data; a target of words is taken by methods for classes only."""
+    any_target = type(model).__name__ == "Best"
+    uses = model._uses_target() and table.target is not None
+    federation = table.federation(_is_classifier(model) or any_target, uses)
+    if any_target and federation.encoding is not None and federation.encoding.classes:
+        model.set_params(target="classes")
+    return federation
+
+
+def _benefit() -> Any:
+    """The function that compares, if this version has it."""
+    try:
+        from fedkin.inference import benefit  # type: ignore[attr-defined]
+    except ImportError:
+        raise ValueError("this version cannot compare yet: there is no benefit in it") from None
+    return benefit
+
+
+def _compared(model: Any, federation: Any, seed: int) -> dict[str, Any]:
+    """What joining gives each site, by rows left out."""
+    from sklearn.base import clone
+
+    from fedkin.report.benefits import benefit_record
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the fit to all rows gave its own
+        way = clone(model).set_params(engine=None)
+        return benefit_record(_benefit()(way, federation, random_state=seed))
+
+
 def _configuration(options: FitOptions, table: TableOptions) -> dict[str, Any]:
     content: dict[str, Any] = {"method": plain(options.method), "data": str(table.data.resolve())}
     for one in fields(TableOptions):
@@ -303,6 +363,8 @@ def _configuration(options: FitOptions, table: TableOptions) -> dict[str, Any]:
         content["predict"] = str(options.predict.resolve())
     if options.level is not None:
         content["level"] = options.level
+    if options.compare:
+        content["compare"] = True
     content["settings"] = dict(options.settings)
     return content
 

@@ -52,13 +52,14 @@ def methods(
 
 
 def _one(name: str, as_json: bool) -> None:
-    from fedkin.cli.options import constraints, parameter_words
+    from fedkin.cli.options import parameter_words, parameters_of
     from fedkin.tables import Table
 
     family = estimator_class(name)
     words = words_of(family.__name__)
     told = parameter_words(family.__doc__ or "")
-    settings = [n for n in family._parameters() if n not in ("engine", "random_state")]
+    defaults = parameters_of(family)
+    settings = [n for n in defaults if n not in ("engine", "random_state")]
     facts = {
         "method": name,
         "estimator": f"fedkin.{family.__name__}",
@@ -71,7 +72,7 @@ def _one(name: str, as_json: bool) -> None:
     table = Table(
         {
             "setting": settings,
-            "default": [str(family._parameters()[n]) for n in settings],
+            "default": [str(defaults[n]) for n in settings],
             "may be": [told.get(n, ("", ""))[0] for n in settings],
             "what it is": [told.get(n, ("", ""))[1] for n in settings],
         },
@@ -82,7 +83,7 @@ def _one(name: str, as_json: bool) -> None:
         return
     for fact, value in facts.items():
         typer.echo(f"{fact:<14} {value}")
-    typer.echo(f"\nSettings ({len(constraints(family))}):")
+    typer.echo(f"\nSettings ({len(settings)}):")
     for row in table.records():
         typer.echo(f"  {row['setting']} = {row['default']}  {row['may be']}")
         typer.echo(f"      {row['what it is']}")

@@ -20,14 +20,23 @@ NOTHING = {"none", "null", "auto-none"}
 
 def constraints(family: Any) -> dict[str, Any]:
     """What every setting of an estimator may be."""
-    return {f.name: f.metadata["constraint"] for f in dataclasses.fields(family._settings)}
+    settings = getattr(family, "_settings", None)
+    if settings is None:
+        return {}
+    return {f.name: f.metadata["constraint"] for f in dataclasses.fields(settings)}
+
+
+def parameters_of(family: Any) -> dict[str, Any]:
+    """Parameters of an estimator and their defaults."""
+    own = inspect.signature(family.__init__).parameters
+    return {name: p.default for name, p in own.items() if name != "self"}
 
 
 def settings_parameters(family: Any, taken: set[str]) -> list[inspect.Parameter]:
     """An option for every parameter of the estimator, as typer reads them from a signature."""
     rules, words = constraints(family), parameter_words(family.__doc__ or "")
     made, short = [], "-k"
-    for name, default in family._parameters().items():
+    for name, default in parameters_of(family).items():
         if name in LEFT_OUT:
             continue
         flags = [_flag(name, taken)]

@@ -120,7 +120,7 @@ def record_of(
     """What there is to know of a run besides its tables."""
     from fedkin import __version__
 
-    used = model._used.to_mapping()
+    used = model._used.to_mapping() if hasattr(model, "_used") else model.get_params(deep=False)
     encoding = federation.encoding
     return {
         "method": type(model).__name__,
@@ -138,7 +138,7 @@ def record_of(
         },
         "numbers": {n.rstrip("_"): _plain(getattr(model, n)) for n in NUMBERS if hasattr(model, n)},
         "odd_sites": [str(name) for name in getattr(model, "odd_sites_", ())],
-        "dropped": list(model.dropped_),
+        "dropped": list(getattr(model, "dropped_", ())),
         "warnings": warnings,
         "checks": checks,
         "missing": missing,

@@ -420,6 +420,17 @@ class FederatedEstimator(BaseEstimator):
         notes = [self.traffic_.sentence(), *result.account(about), *result.remarks(about)]
         return Summary(title, tables, notes)
 
+    def plot(self, kind=None, ax=None):
+        """Draw the fit; returns the display (`fedkin.displays`), whose `frame` has the numbers.
+
+        `kind` is "forest", "curves", "sites", "choice", "path" or "convergence", as far as the
+        method has it; None is the most telling one.
+        """
+        check_is_fitted(self)
+        from fedkin.displays import draw
+
+        return draw(self, kind, ax)
+
     def _about(self) -> About:
         left = self.traffic_.bytes_up_by_field
         return About(self.client_names_, self._features(), self._used, left)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from fedkin.displays.specs import pictures
 from fedkin.report.answers import answer
-from fedkin.report.pictures import pictures
 from fedkin.report.words import of_card, of_column
 from fedkin.tables import Table, digits_that_tell
 

@@ -6,6 +6,7 @@ title, a caption in words, and its numbers. None of them is a row of anybody's d
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,7 +35,10 @@ def pictures(model: Any, record: Mapping[str, Any]) -> list[Picture]:
         choice,
         convergence,
     )
-    made = [maker(model, record) for maker in makers]
+    with warnings.catch_warnings():
+        # Points on a grid come without the names of columns.
+        warnings.filterwarnings("ignore", "X does not have valid feature names")
+        made = [maker(model, record) for maker in makers]
     return [picture for picture in made if picture is not None]
 
 
