@@ -146,7 +146,7 @@ def digits_that_tell(column: Any, name: str = "") -> int:
     if not 0 < reach < np.inf:
         return FEWEST_DIGITS
     ratio = float(values.max() / reach)
-    more = np.ceil(np.log10(ratio)) if ratio > 10 else 0
+    more = np.floor(np.log10(ratio)) if ratio > 10 else 0
     wanted = FEWEST_DIGITS + more
     if name.lower() in CRITERIA and values.max() >= 1:
         wanted = max(wanted, np.ceil(np.log10(values.max())) + 2)
