@@ -98,7 +98,7 @@ def page_of(model: FGPR, seen: Federation, rest: Federation, told: dict, table: 
         f"{len(rest.X):,} unseen readings, log score {row['log score']:.3g}"
         for row in table.records()
     ]
-    record = {"data": about, "benefit": told, "checks": notes}
+    record = {"data": about, "benefit": told, "notes": notes}
     return report(model, record, "100 turbofan engines with eight readings each")
 
 

@@ -1,4 +1,4 @@
-"""The four ways in which sites can differ, as a picture: python docs/pictures/four_differences.py."""
+"""The four ways in which sites can differ: python docs/pictures/four_differences.py."""
 
 from pathlib import Path
 

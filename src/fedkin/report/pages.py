@@ -71,6 +71,7 @@ def content_of(model: Any, record: Mapping[str, Any], title: str | None = None) 
         "title": title or f"{name}{where}",
         "answer": answer(model, record),
         "subtitle": summary.title,
+        "notes": list(record.get("notes", ())),
         "cards": _cards(model, record),
         "pictures": pictures(model, record),
         "tables": [_table(key, table) for key, table in tables.items()],
