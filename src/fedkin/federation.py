@@ -35,6 +35,7 @@ from fedkin.frames import (
 from fedkin.levels import Encoding, classes_of, target_column
 from fedkin.names import canonical_name, name_codes, name_order, site_labels
 from fedkin.randomness import name_keys, row_uniforms, uniforms
+from fedkin.tables import Table
 
 # A column whose mean is this many times its spread is close to a second intercept: sums of
 # products hold about 16 digits, and twice these are gone before the spread begins.
@@ -379,6 +380,17 @@ class Federation:
 
     def __len__(self) -> int:
         return self.n_clients
+
+    def __repr__(self) -> str:
+        target = "" if self.y is None else f", target {self.target_name!r}"
+        return (
+            f"Federation({self.n_clients} sites, {len(self.X)} rows, {self.n_features} features"
+            f"{target})"
+        )
+
+    def _repr_html_(self) -> str:
+        sites = Table({"site": list(self.names), "rows": self.sizes}, repr(self))
+        return sites._repr_html_()
 
     def client(self, k: int) -> tuple[Floats, Floats | None]:
         """Rows and target of one client."""

@@ -363,3 +363,31 @@ def test_a_comparison_is_kept_as_plain_values():
     )
     told = benefit_record(found)
     assert told["helped"] == 1 and told["gain"] == [0.5, None] and "95%" in told["caption"]
+
+
+def test_groups_of_rows_are_found_in_common_units_and_predicted_in_the_same(tmp_path):
+    from fedkin import Federation, FedGrEM, Standardizer
+    from fedkin.frames import read_frame
+
+    rng = np.random.default_rng(0)
+    lines = ["site,a,b"]
+    for k in range(120):
+        lines.append(f"s{k % 3},{4 * (k % 2) + rng.normal()!r},{1000 * rng.normal()!r}")
+    (tmp_path / "g.csv").write_text("\n".join(lines))
+    done = run("fit", "fedgrem", "g.csv", "-k", 2, "--out", "o")
+    assert done.exit_code == 0, (done.output, done.exception)
+    data = Federation.from_frame(read_frame("g.csv"))
+    scaled = Standardizer().fit(data).transform(data)
+    expected = FedGrEM(2, random_state=0).fit(scaled).predict(scaled)
+    rows = json.loads(run("predict", "o", "g.csv", "--json").stdout)
+    assert [row["group"] for row in rows] == expected.tolist()
+
+
+def test_a_missing_number_names_the_option_that_helps(monkeypatch, capsys, tmp_path):
+    (tmp_path / "gap.csv").write_text("site,x,y\na,1,2\na,,3\na,3,1\nb,2,2\nb,4,1\nb,3,2\n")
+    monkeypatch.setattr("sys.argv", ["fedkin", "fit", "mixed-model", "gap.csv"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "--missing drop" in capsys.readouterr().err
+    told = run("fit", "mixed-model", "gap.csv", "--missing", "drop", "--random", "intercept")
+    assert told.exit_code == 0

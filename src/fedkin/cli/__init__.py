@@ -171,6 +171,8 @@ def main() -> None:
         if "--json" in sys.argv:
             typer.echo(json_text({"error": _told(error)}, indent=1))
         typer.echo(f"fedkin: {error}", err=True)
+        if "values missing" in str(error):
+            typer.echo("fedkin: --missing drop leaves rows out that lack a number", err=True)
         sys.exit(UNUSABLE)
 
 

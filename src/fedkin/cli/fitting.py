@@ -43,6 +43,7 @@ class FitOptions:
     journal: bool = True
     report: bool = True
     compare: bool = False
+    standardize: bool | None = None
     as_json: bool = False
     strict: bool = False
 
@@ -121,6 +122,16 @@ def _parameters(family: Any | None) -> list[inspect.Parameter]:
                 bool | None,
                 typer.Option(
                     "--compare", help="Also ask what joining gives each site (rows left out)."
+                ),
+            ],
+            None,
+        ),
+        option(
+            "standardize",
+            Annotated[
+                bool | None,
+                typer.Option(
+                    help="Columns to common mean 0 and scale 1 first. (default: for groups of rows)"
                 ),
             ],
             None,
@@ -291,6 +302,7 @@ def fit(options: FitOptions) -> None:
     table = _with_target(options, model)
     federation = _federation(table, model)
     check_counts(model, federation)
+    federation, scales = _standardized(federation, model, options.standardize)
     folder = RunFolder.new(options.out, options.method)
     if options.journal and type(model).__name__ not in WITHOUT_JOURNAL:
         from fedkin.cli.run_folder import Booked
@@ -303,6 +315,7 @@ def fit(options: FitOptions) -> None:
     told = list(dict.fromkeys(str(warning.message) for warning in caught))
     missing = list(dict.fromkeys(str(refusal) for refusal in getattr(model, "refusals_", ())))
     record = record_of(model, federation, table, options, told, checks, missing)
+    record["scales"] = scales
     if options.compare:
         record["benefit"] = _compared(model, federation, options.seed)
     predictions = None
@@ -329,6 +342,22 @@ def _federation(table: TableOptions, model: Any) -> Any:
     if any_target and federation.encoding is not None and federation.encoding.classes:
         model.set_params(target="classes")
     return federation
+
+
+def _standardized(federation: Any, model: Any, wanted: bool | None) -> tuple[Any, Any]:
+    """Columns with common mean and scale, where rows are grouped by how near they are; and these.
+
+    Groups share one covariance: without this, the column in the smallest unit would decide alone.
+    """
+    if wanted is None:
+        wanted = not model._uses_target() and hasattr(model, "predict_proba")
+    if not wanted:
+        return federation, None
+    from fedkin.estimators import Standardizer
+
+    scaler = Standardizer().fit(federation)
+    scales = {"mean": scaler.mean_.tolist(), "scale": scaler.scale_.tolist()}
+    return scaler.transform(federation), scales
 
 
 def _benefit() -> Any:
@@ -365,6 +394,8 @@ def _configuration(options: FitOptions, table: TableOptions) -> dict[str, Any]:
         content["level"] = options.level
     if options.compare:
         content["compare"] = True
+    if options.standardize is not None:
+        content["standardize"] = options.standardize
     content["settings"] = dict(options.settings)
     return content
 

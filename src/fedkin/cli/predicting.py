@@ -69,6 +69,8 @@ def adapt(
     encoding: asking.FileEncoding = None,
 ) -> None:
     """Give a model the rows of sites it has not seen; what is shared stays as it is."""
+    from dataclasses import replace
+
     from fedkin.cli.run_folder import MODEL, RECORD
     from fedkin.federation import Federation
     from fedkin.frames import read_frame
@@ -85,7 +87,7 @@ def adapt(
         None if about["encoding"] else about["features"],
         encoding=encoding_of(record),
     )
-    fitted.adapt(rows)
+    fitted.adapt(replace(rows, X=scaled(rows.X, record)))
     out.mkdir(parents=True, exist_ok=True)
     place = fitted.save(out / MODEL)
     (out / RECORD).write_text(json_text(record, indent=1), encoding="utf-8")
@@ -127,6 +129,14 @@ def _bare(fitted: Any) -> dict[str, Any]:
     return {"data": data, "warnings": [], "checks": [], "missing": []}
 
 
+def scaled(X: Any, record: dict[str, Any]) -> Any:
+    """Rows in the units of the fit."""
+    import numpy as np
+
+    scales = record.get("scales")
+    return X if scales is None else (X - np.array(scales["mean"])) / np.array(scales["scale"])
+
+
 def encoding_of(record: dict[str, Any]) -> Any:
     """How words of a table become numbers, as in the fit."""
     from fedkin.levels import Encoding
@@ -149,7 +159,7 @@ def predicted(fitted: Any, frame: Any, record: dict[str, Any], level: float | No
     about = record["data"]
     table = nw.from_native(frame, eager_only=True)
     encoding = encoding_of(record) or Encoding(tuple(Column(n) for n in about["features"]))
-    X = encoding.matrix(table)
+    X = scaled(encoding.matrix(table), record)
     whole = np.flatnonzero(np.isfinite(X).all(axis=1))
     sites = None
     if about["client"] in table.columns:
