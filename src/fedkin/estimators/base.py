@@ -95,6 +95,7 @@ class FederatedEstimator(BaseEstimator):
     _settings: ClassVar[type[Settings]]
     _fixed: ClassVar[Mapping[str, Any]] = {}
     _needs_target: ClassVar[bool] = True
+    _takes_weights: ClassVar[bool] = False
     _private: ClassVar[tuple[str, ...]] = (
         "_run",
         "_used",
@@ -131,8 +132,9 @@ class FederatedEstimator(BaseEstimator):
             cls._settings = cls._algorithm.settings
         if {"_algorithm", "_settings", "_fixed"} & set(own) and "__init__" not in own:
             cls.__init__ = _constructor(cls._parameters())  # type: ignore[method-assign]
-        if "adapt" in own and cls._adapts_by_rows:
-            cls.adapt = _remembering(own["adapt"])
+        adapt = getattr(cls, "adapt", None)
+        if cls._adapts_by_rows and adapt is not None and not hasattr(adapt, "__wrapped__"):
+            cls.adapt = _remembering(adapt)
         if hasattr(cls, "_settings"):
             cls.__doc__ = completed(cls.__doc__, cls._parameters(), cls._words)
 
@@ -150,9 +152,18 @@ class FederatedEstimator(BaseEstimator):
 
         Without data, the engine reaches sites that hold their own.
         """
+        return self._fit_to(X, y, groups)
+
+    def _fit_to(self, X: Any, y: Any, groups: Any, sample_weight: Any = None) -> Any:
+        """What `fit` does; an estimator whose likelihood takes weights of rows hands them on.
+
+        It has `_takes_weights`, and a `fit` with `sample_weight`.
+        """
         settings = self._chosen_settings()
         self._forget()
         federation = self._federation(X, y if self._uses_target() else None, groups)
+        if sample_weight is not None:
+            federation = self._with_weights(federation, X, sample_weight)
         settings = self._settings_for(settings, federation)
         if federation is not None:
             self._check_data(federation, settings)
@@ -178,6 +189,20 @@ class FederatedEstimator(BaseEstimator):
             raise ValueError(
                 f"{type(self).__name__} needs a target y: requires y to be passed, but it is None"
             )
+        if federation.weights is not None and not self._takes_weights:
+            raise ValueError(f"{type(self).__name__} has no weights of rows; fit without them")
+
+    def _with_weights(self, federation: Federation | None, X: Any, weights: Any) -> Federation:
+        """The data with weights of rows."""
+        if federation is None:
+            raise ValueError("sample_weight was given without data; weights are where rows are")
+        if isinstance(X, Federation):
+            raise ValueError(
+                "sample_weight was given beside a Federation, which brings its own weights; use "
+                "X.with_weights(...)"
+            )
+        given = np.asarray(weights, dtype=np.float64)
+        return federation.with_weights(given if given.ndim else np.full(len(federation.X), given))
 
     def _run_with(self, settings: Settings, federation: Federation | None) -> Run:
         engine = self.engine or InProcess()
