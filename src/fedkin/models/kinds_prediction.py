@@ -21,8 +21,9 @@ from fedkin.models.linear_mixed import eliminate
 from fedkin.models.linear_mixed_scales import products_of
 from fedkin.models.site_noise import LEAST_NOISE, Nodes, NoiseData, integrate, terms
 from fedkin.models.site_noise import Parameters as NoiseParameters
-from fedkin.models.site_noise_fit import Posterior, coef_information, noise_data
+from fedkin.models.site_noise_fit import Posterior, noise_data
 from fedkin.models.site_noise_fit import posterior as noise_posterior
+from fedkin.models.site_noise_search import coef_information
 from fedkin.models.small_matrices import backward, forward
 
 # Steps towards a quantile; a dozen are usual. The last ones are this share of a part's spread.
