@@ -191,8 +191,9 @@ def _parts_of_sites(model: Any, run: Run | None, sites: bool | Collection[Any]) 
                 own[name] |= {f"{ROWS}X": X} | ({} if y is None else {f"{ROWS}y": y})
     for name, arrays in model._kept_at_sites().items():
         own.setdefault(name, {}).update({f"{OWN}{n}": np.asarray(a) for n, a in arrays.items()})
-    for name, learnt in getattr(model, "_adapted", {}).items():
-        own.setdefault(name, {})[ADAPTED] = np.asarray(learnt)
+    if not model._adapts_by_rows:
+        for name, learnt in getattr(model, "_adapted", {}).items():
+            own.setdefault(name, {}).update(_learnt_arrays(learnt))
     for number, clients in enumerate(getattr(model, "_newcomers", ())):
         for k, name in enumerate(clients.names):
             X, y = clients.client(k)
@@ -206,6 +207,25 @@ def _parts_of_sites(model: Any, run: Run | None, sites: bool | Collection[Any]) 
     if unknown:
         raise ValueError(f"the model knows no site {unknown[0]!r}")
     return {name: own[name] for name in wanted if own[name]}
+
+
+def _learnt_arrays(learnt: Any) -> dict[str, Array]:
+    """What `adapt` learnt of a site, an array or several."""
+    if not isinstance(learnt, tuple):
+        return {ADAPTED: np.asarray(learnt)}
+    return {f"{ADAPTED}.{k}": np.asarray(part) for k, part in enumerate(learnt)}
+
+
+def _learnt(arrays: Mapping[str, Array]) -> Any:
+    """The inverse of `_learnt_arrays`."""
+
+    def plain(array: Array) -> Any:
+        return array.item() if array.ndim == 0 else array
+
+    if ADAPTED in arrays:
+        return plain(arrays[ADAPTED])
+    count = sum(key.startswith(f"{ADAPTED}.") for key in arrays)
+    return tuple(plain(arrays[f"{ADAPTED}.{k}"]) for k in range(count))
 
 
 # ------------------------------------------------------------------ reading
@@ -299,9 +319,8 @@ def _restored(
     for name, value in attributes.items():
         setattr(model, name, value)
     for name, arrays in own.items():
-        if ADAPTED in arrays:
-            learnt = arrays[ADAPTED]
-            model._adapted[name] = learnt.item() if learnt.ndim == 0 else learnt
+        if any(key.startswith(ADAPTED) for key in arrays):
+            model._adapted[name] = _learnt(arrays)
     for clients in _newcomers(own, model):
         model.adapt(clients)
     return model

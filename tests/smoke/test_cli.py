@@ -370,9 +370,7 @@ def test_groups_of_rows_are_found_in_common_units_and_predicted_in_the_same(tmp_
     from fedkin.frames import read_frame
 
     rng = np.random.default_rng(0)
-    lines = [
-        f"s{k % 3},{4 * (k % 2) + rng.normal()!r},{1000 * rng.normal()!r}" for k in range(120)
-    ]
+    lines = [f"s{k % 3},{4 * (k % 2) + rng.normal()!r},{1000 * rng.normal()!r}" for k in range(120)]
     (tmp_path / "g.csv").write_text("\n".join(["site,a,b", *lines]))
     done = run("fit", "fedgrem", "g.csv", "-k", 2, "--out", "o")
     assert done.exit_code == 0, (done.output, done.exception)

@@ -112,7 +112,7 @@ def test_with_routing_on_scikit_learn_hands_groups_on_without_requests(shuffled)
             LocalERM(), X, y, params={"groups": sites}, cv=RowsWithinSites(3).split(X, groups=sites)
         )
         search = GridSearchCV(
-            make_pipeline(Standardizer(), FMLR(random_state=0)),
+            make_pipeline(Standardizer(), FMLR(random_state=0, degrees=False)),
             {"fmlr__n_components": [1, 6]},
             cv=list(RowsWithinSites(3).split(X, groups=sites)),
         ).fit(X, y, groups=sites)

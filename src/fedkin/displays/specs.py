@@ -298,7 +298,12 @@ def choice(model: Any, record: Mapping[str, Any]) -> Picture | None:
     if table is None or len(next(iter(table.values()), ())) < 2:
         return None
     names = list(table)
-    x, y = np.asarray(table[names[0]], dtype=float), np.asarray(table[names[-1]], dtype=float)
+    judged = next((name for name in ("bic", "curve") if name in names), names[-1])
+    x, y = np.asarray(table[names[0]], dtype=float), np.asarray(table[judged], dtype=float)
+    if judged == "bic":
+        # Of several models with one number, the best.
+        distinct = np.unique(x)
+        x, y = distinct, np.array([np.nanmin(y[x == number]) for number in distinct])
     chosen = next(
         (
             getattr(model, n)
@@ -309,12 +314,12 @@ def choice(model: Any, record: Mapping[str, Any]) -> Picture | None:
     )
     return {
         "type": "line",
-        "title": f"How the number was chosen: {names[-1].upper()} by {names[0].replace('_', ' ')}",
+        "title": f"How the number was chosen: {judged.upper()} by {names[0].replace('_', ' ')}",
         "caption": "The number that was chosen is marked.",
         "xlabel": names[0].replace("_", " "),
-        "ylabel": names[-1],
+        "ylabel": judged,
         "mark": None if chosen is None else float(chosen),
-        "series": [{"name": names[-1], "x": x.tolist(), "y": _rounded(y)}],
+        "series": [{"name": judged, "x": x.tolist(), "y": _rounded(y)}],
     }
 
 

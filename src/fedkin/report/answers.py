@@ -37,13 +37,16 @@ def _found(model: Any) -> list[str]:
 
 def _kinds(model: Any) -> list[str]:
     m, K = len(model.client_names_), model.n_components_
+    degrees = bool(getattr(model, "degrees_", False))
     if K == 1:
-        return [f"All {m} sites follow one regression."]
+        more = ", from which each departs by degrees" if degrees else ""
+        return [f"All {m} sites follow one regression{more}."]
     counts = np.bincount(model.labels_[model.labels_ >= 0], minlength=K)
     shares = ", ".join(map(str, counts))
     chosen = " (a number chosen by BIC)" if getattr(model, "n_components", None) is None else ""
     return [
         f"The {m} sites are of {K} kinds{chosen}: {shares} sites follow regressions 0 to {K - 1}.",
+        "Sites also depart from the regression of their kind by degrees." if degrees else "",
         _largest_difference(model),
     ]
 
