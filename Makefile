@@ -4,7 +4,7 @@ BIN := .venv/bin
 SCHEDULES ?= 10000
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: install run test test-deploy test-portable mutants lint accept bench studies clean
+.PHONY: docs install run test test-deploy test-portable mutants lint accept bench studies clean
 
 install: .venv/installed
 
@@ -15,6 +15,10 @@ install: .venv/installed
 
 .venv/installed-dev: .venv/installed
 	$(PIP) -e ".[nvflare,dev]"
+	touch $@
+
+.venv/installed-docs: .venv/installed
+	$(PIP) -e ".[docs]"
 	touch $@
 
 .venv/installed-bench: .venv/installed-dev
@@ -54,6 +58,12 @@ mutants: .venv/installed-dev
 accept: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m reproduction accept $(KEPT)
 
+# The documentation, without network, a warning is an error: docs/_build/html/index.html; runs the
+# examples of the gallery, a minute or two.
+docs: .venv/installed-docs
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+	@echo wrote docs/_build/html/index.html
+
 # One table against peers and the scaling curves: benchmarks/results.md; a quarter of an hour on an
 # idle machine, SIZE=--quick minutes.
 bench: .venv/installed-bench
@@ -65,4 +75,4 @@ studies: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m reproduction run all $(SIZE) $(if $(SIZE),,--out docs)
 
 clean:
-	rm -rf .venv report.html .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv report.html docs/_build docs/gallery docs/generated docs/api.md .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -168,6 +168,7 @@ class FMLR(RegressorMixin, FederatedEstimator):
     """
 
     _algorithm = ALGORITHM
+    _adapts_by_rows = True
     _fixed: ClassVar[Mapping[str, Any]] = {"weighted": False}
     _takes_weights = True
     _private = (*FederatedEstimator._private, "_known")
