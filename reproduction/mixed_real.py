@@ -20,7 +20,7 @@ ALPHAS = np.logspace(-4, 4, 17)
 WITHIN = 1.02
 
 
-def real_sites(seed: int, table: str, rows: str) -> list[dict[str, Any]]:
+def real_sites(seed: int, table: str, rows: int | str) -> list[dict[str, Any]]:
     """Errors on held-out rows of every site."""
     data = REGRESSIONS[table]()
     n_rows = None if rows == "all" else int(rows)
@@ -127,7 +127,7 @@ def promises(results: Results) -> list[Promise]:
 
 
 CELLS = [
-    {"table": table, "rows": "all" if n is None else str(n)}
+    {"table": table, "rows": "all" if n is None else n}
     for table, sizes in ROWS.items()
     for n in sizes
 ]

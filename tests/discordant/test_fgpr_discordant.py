@@ -106,6 +106,10 @@ def test_larger_sites_speak_louder_for_unseen_ones():
 @every_model
 def test_one_client_is_enough(model):
     X, y = make_gaussian_sites(1, 12).federation.client(0)
+    if getattr(model, "n_priors", 1) == 2:
+        with pytest.raises(ValueError, match="n_priors=2 needs at least as many sites with rows"):
+            model.fit(X, y)
+        return
     assert np.isfinite(model.fit(X, y).predict(X)).all()
 
 

@@ -23,13 +23,6 @@ GROUPS = make_sparse_regressions(80, n_clients=24, intervals=APPENDIX_D2, random
 CLASSES = make_logistic_groups(400, n_clients=16, random_state=1)
 
 
-def _reasons(estimator):
-    if isinstance(estimator, ODCL):
-        why = "the check asks for two clusters of its only site"
-        return {"check_methods_sample_order_invariance": why}
-    return {}
-
-
 @parametrize_with_checks(
     [
         ODCL(),
@@ -39,7 +32,6 @@ def _reasons(estimator):
         NaiveAveraging(),
         IFCA(max_rounds=20),
     ],
-    expected_failed_checks=_reasons,
 )
 @pytest.mark.filterwarnings("ignore:IFCA did not settle")
 def test_scikit_learn_accepts_the_estimators(estimator, check):

@@ -109,18 +109,18 @@ class Chooser:
         for tried in self.tried:
             if (tried.n_kinds, tried.way) == (n_kinds, way):
                 return tried
-        found = fit(
-            self.clients,
-            way,
-            n_kinds,
-            self.starts.get(n_kinds, ()),
-            self._clusterings if self.settings.given_start is None else None,
-            self.source.outside,
-        )
-        tried = self._priced(found)
-        self.starts.setdefault(n_kinds, []).append(found.coef)
+        tried = self._fitted(way, n_kinds, self.source.outside)
+        if way.own_noise and self.source.outside is not None:
+            # A loud site is no odd one: a group for odd ones has to pay.
+            tried = min(tried, self._fitted(way, n_kinds, None), key=lambda one: one.bic)
+        self.starts.setdefault(n_kinds, []).append(tried.coef)
         self.tried.append(tried)
         return tried
+
+    def _fitted(self, way: Way, n_kinds: int, outside: Floats | None) -> Tried:
+        cluster = self._clusterings if self.settings.given_start is None else None
+        starts = self.starts.get(n_kinds, ())
+        return self._priced(fit(self.clients, way, n_kinds, starts, cluster, outside))
 
     def _clusterings(self, points: Floats, n_kinds: int) -> Iterable[Indices]:
         for k in range(N_CLUSTERINGS if len(points) >= n_kinds else 0):
@@ -214,10 +214,12 @@ class Chooser:
         """The fit that was chosen, its slope down to rounding, and what it says of every site."""
         assert chosen.kinds is not None
         source, heard = self.source, self.source.clients
-        kinds = refined(self.clients, chosen.kinds, source.outside)
+        grouped = len(chosen.kinds.weights) > chosen.n_kinds
+        outside, noise_group = (source.outside, source.noise) if grouped else (None, None)
+        kinds = refined(self.clients, chosen.kinds, outside)
         if self.settings.given_start is None:
             kinds = _by_weight(kinds)
-        known = KindsPosterior(self.clients, kinds, source.outside)
+        known = KindsPosterior(self.clients, kinds, outside)
         effects, noise = known.effects(self.clients.data, known.share)
         own = known.regular(known.share).T @ kinds.coef + effects
         m, mean = len(source.roster), kinds.mean_coef
@@ -225,7 +227,7 @@ class Chooser:
             coef=kinds.coef,
             sigma=np.array(kinds.sigma),
             weights=kinds.weights,
-            noise=pack_noise(source.noise),
+            noise=pack_noise(noise_group),
             identified=known.share[: len(kinds.coef)].sum(axis=1) >= IDENTIFIED_CLIENTS,
             loglik=np.array(kinds.loglik + source.log_volume),
             bic=np.array(self._priced(kinds).bic),

@@ -98,6 +98,8 @@ def combine(
     from fedkin.estimators import ODCL
 
     engine = ReplyFiles.read(files)
+    if clusters is not None and clusters > len(engine.files):
+        raise ValueError(f"-k {clusters}, but there are files of {len(engine.files)} sites only")
     first = engine.files[0]
     how = aggregate or "auto"
     needed = OdclSettings.from_mapping(

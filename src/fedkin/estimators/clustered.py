@@ -29,8 +29,8 @@ loss : {"squared", "logistic"}
     Squared loss has a factor 1/2. Logistic needs two classes, the same at every site; words do,
     too, unless a Federation, which holds numbers, is fitted.
 alpha : float, "auto" or None
-    Strength of alpha / 2 |coef|^2 added to a site's mean loss; the intercept is left out. None is
-    0 for the squared loss and 1e-5 for the logistic one, which needs some. "auto" finds it for
+    Strength of ``alpha / 2 |coef|^2`` added to a site's mean loss; the intercept is left out. None
+    is 0 for the squared loss and 1e-5 for the logistic one, which needs some. "auto" finds it for
     each site, with columns in units of their standard deviation there: by generalised
     cross-validation, or (logistic) by approximate leave-one-out.
 """,

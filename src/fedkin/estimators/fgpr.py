@@ -161,6 +161,14 @@ class FGPR(CurveEstimator):
     _private = (*CurveEstimator._private, "_data", "_form", "_curves")
     _used: FgprSettings
 
+    def _check_data(self, federation: Federation, settings) -> None:
+        super()._check_data(federation, settings)
+        n_sites, wanted = int((federation.sizes > 0).sum()), settings.n_priors or 1
+        if wanted > n_sites:
+            raise ValueError(
+                f"n_priors={wanted} needs at least as many sites with rows; there are {n_sites}"
+            )
+
     def _run_with(self, settings, federation):
         self._data = federation
         return super()._run_with(settings, federation)

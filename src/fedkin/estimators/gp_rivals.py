@@ -205,6 +205,11 @@ class PooledGP(OneCurveEstimator, _GPRival):
         self._data, run = federation, run.shared_by(federation.names)
         return replace(run, result=PooledResult(**run.result, location=location, scale=scale))
 
+    def _take_rows(self, rows: Federation) -> None:
+        if not rows.sizes.all():
+            raise ValueError("PooledGP predicts from the rows of all its sites; some are missing")
+        super()._take_rows(rows)
+
     def _read(self, run) -> None:
         super()._read(run)
         result, self._units = self._result, {}

@@ -20,8 +20,8 @@ class IFCA(ClusteredEstimator):
     n_clusters : int
         Number of models K.
     init : "random" or array of shape (K, d) or (K, d + 1)
-        Where the models start: N(0, `init_scale`^2), or given, with the intercept last if there is
-        one more column than features. It decides where IFCA ends.
+        Where the models start: normal with `init_scale`, or given, with the intercept last if there
+        is one more column than features. It decides where IFCA ends.
     init_scale : float
         Standard deviation of random starts, in standardised columns if `scale`.
     averaging : {"model", "gradient"}

@@ -13,7 +13,7 @@ from fedkin.algorithms.softmax_mixed import SOFTMAX_MIXED
 from fedkin.engines import InProcess
 from fedkin.engines.kept import KeptReplies
 from fedkin.estimators.base import FederatedEstimator
-from fedkin.estimators.formulas import design_of
+from fedkin.estimators.formulas import design_from, design_of, kept_design
 from fedkin.estimators.mixed_classes import encoded, settings_of
 from fedkin.estimators.mixed_columns import by_formula, columns_of, position, positions
 from fedkin.estimators.mixed_read import ReadMixedModel
@@ -251,6 +251,15 @@ class MixedModel(ReadMixedModel):
         engine = KeptReplies.read(folder, "statistics", feature_names)
         own = {"fit_intercept": engine.settings["fit_intercept"], **parameters}
         return cls(**own, engine=engine).fit()
+
+    _adapts_by_rows = True
+
+    def _kept_words(self):
+        return {"design": None if self._design is None else kept_design(self._design)}
+
+    def _take_words(self, words):
+        kept = words["design"]
+        self._design = None if kept is None else design_from(self.formula, kept)
 
     def _rows_and_sites(self, X, groups):
         if self._design is None or isinstance(X, np.ndarray):

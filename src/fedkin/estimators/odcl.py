@@ -12,6 +12,7 @@ from fedkin.algorithms.clustered_result import NO_CLUSTER
 from fedkin.algorithms.odcl import ODCL as ALGORITHM
 from fedkin.algorithms.odcl import OdclResult
 from fedkin.algorithms.odcl_settings import OdclSettings
+from fedkin.estimators.base import ONLY_SITE
 from fedkin.estimators.clustered import ClusteredEstimator
 from fedkin.federation import Federation
 from fedkin.models.local_loss import LocalLoss
@@ -132,6 +133,13 @@ class ODCL(_WeightedRows):
     _algorithm = ALGORITHM
     _fixed: ClassVar = {"given_clusters": None}
     _result: OdclResult
+
+    def _settings_for(self, settings: Any, federation: Federation | None) -> Any:
+        """Rows without sites are one site (there is a warning): it is one cluster."""
+        nameless = federation is not None and federation.names == (ONLY_SITE,)
+        if nameless and settings.n_clusters is not None:
+            return settings.replace(n_clusters=1)
+        return settings
 
     def _check_data(self, federation: Federation, settings) -> None:
         super()._check_data(federation, settings)

@@ -19,8 +19,8 @@ from fedkin.federation import Federation
 from fedkin.models import gaussian_mixture as gaussian
 from fedkin.models import gaussian_mixture_starts as gaussian_starts
 from fedkin.models import regression_mixture as regression
-from fedkin.models import shaped_mixture as shaped
 from fedkin.models import regression_mixture_starts as regression_starts
+from fedkin.models import shaped_mixture as shaped
 from fedkin.models.latent_classes import best_restart, climb
 from fedkin.models.row_blocks import RowBlocks
 from fedkin.randomness import Keys
