@@ -19,8 +19,8 @@ from fedkin.federation import Federation
 from fedkin.models import gaussian_mixture as gaussian
 from fedkin.models import gaussian_mixture_starts as gaussian_starts
 from fedkin.models import regression_mixture as regression
-from fedkin.models import shaped_mixture as shaped
 from fedkin.models import regression_mixture_starts as regression_starts
+from fedkin.models import shaped_mixture as shaped
 from fedkin.models.latent_classes import best_restart, climb
 from fedkin.models.row_blocks import RowBlocks
 from fedkin.randomness import Keys
@@ -180,15 +180,8 @@ class RegressionFamily(Family):
         return np.full_like(own, common["noise"][0]) if shared else own
 
 
-class ShapedFamily(Family):
+class ShapedFamily(GaussianFamily):
     """Rows are normal about means with a covariance for every group of a site."""
-
-    model = gaussian
-    common_scale = keeps_scale = False
-    sent_for_scale = ()
-
-    def __init__(self, settings: MixtureSettings) -> None:
-        self.settings = settings
 
     def prepare(self, clients):
         """Rows about their site's mean, labels aside."""
