@@ -1,9 +1,10 @@
 # Everything runs in .venv, which `make install` makes; only python3, pip and make are needed.
 PYTHON ?= python3
 BIN := .venv/bin
+SCHEDULES ?= 10000
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: install run test test-portable mutants lint accept bench studies clean
+.PHONY: docs install run test test-deploy test-portable mutants lint accept bench studies clean
 
 install: .venv/installed
 
@@ -14,6 +15,10 @@ install: .venv/installed
 
 .venv/installed-dev: .venv/installed
 	$(PIP) -e ".[nvflare,dev]"
+	touch $@
+
+.venv/installed-docs: .venv/installed
+	$(PIP) -e ".[docs]"
 	touch $@
 
 .venv/installed-bench: .venv/installed-dev
@@ -33,6 +38,11 @@ lint: .venv/installed-dev
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
+# Deployment tests that take minutes: organisations on their kits alone, long schedules of faults;
+# more schedules: make test-deploy SCHEDULES=100000
+test-deploy: .venv/installed-dev
+	FEDKIN_SCHEDULES=$(SCHEDULES) $(BIN)/python -m pytest -m deploy tests/deployment
+
 # Results must not hang on rounding: tests with the kernels of older processors (tests/portable.py);
 # of some kernels and tests: make test-portable KERNELS="--kernel haswell-1" TESTS=tests/maths
 test-portable: .venv/installed-dev
@@ -48,6 +58,12 @@ mutants: .venv/installed-dev
 accept: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m reproduction accept $(KEPT)
 
+# The documentation, without network, a warning is an error: docs/_build/html/index.html; runs the
+# examples of the gallery, a minute or two.
+docs: .venv/installed-docs
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+	@echo wrote docs/_build/html/index.html
+
 # One table against peers and the scaling curves: benchmarks/results.md; a quarter of an hour on an
 # idle machine, SIZE=--quick minutes.
 bench: .venv/installed-bench
@@ -59,4 +75,4 @@ studies: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m reproduction run all $(SIZE) $(if $(SIZE),,--out docs)
 
 clean:
-	rm -rf .venv report.html .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv report.html docs/_build docs/gallery docs/generated docs/api.md .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -79,7 +79,9 @@ def against_sklearn(data, digits, effort) -> Iterator[Row]:
     fits = enumerate(peer.result)
     theirs = likeness(digits, [fit.predict(data.client(k)[0]) for k, fit in fits])
     for name, timing in found.items():
-        ours = likeness(digits, np.split(timing.result.predict(data), data.offsets[1:-1]))
+        ours = likeness(
+            digits, np.split(timing.result.predict(data.X, data.groups), data.offsets[1:-1])
+        )
         yield Row(
             f"{name} fit, pen digits, {data.n_clients} writers",
             timing.seconds,

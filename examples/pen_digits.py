@@ -71,7 +71,7 @@ def main(target: Path) -> Table:
         "joined": FedGrEM(DIGITS, random_state=0).fit(scaled),
         "alone": LocalEM(DIGITS, random_state=0).fit(scaled),
     }
-    scores = [errors(model.predict(asked), test) for model in models.values()]
+    scores = [errors(model.predict(asked.X, asked.groups), test) for model in models.values()]
     columns: dict[str, list] = {"": list(models)}
     columns["% wrong, groups named once for all"] = [once for once, _ in scores]
     columns["% wrong, named anew for every writer"] = [own for _, own in scores]

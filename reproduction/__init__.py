@@ -33,14 +33,22 @@ MODULES = (
     "fgpr_convergence",
     "fgpr_fidelity",
     "fgpr_turbofan",
+    "mixed_printed",
+    "mixed_counts",
     "fedgrem_attacks",
     "fedgrem_unguarded",
     "fedgrem_beyond",
     "clustering_beyond",
     "odcl_beyond",
+    "odcl_real",
     "fmlr_nuisance",
     "fmlr_beyond",
+    "fmlr_degrees",
     "fgpr_beyond",
+    "mixed_beyond",
+    "mixed_real",
+    "mixed_classes",
+    "fgpr_curves",
 )
 
 

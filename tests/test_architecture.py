@@ -13,13 +13,16 @@ ROOMS = (
     "arrays",
     "settings",
     "names",
+    "text_files",
     "frames",
+    "levels",
     "randomness",
     "threads",
     "ties",
     "tables",
     "durable",
     "federation",
+    "model_selection",
     "protocol",
     "models",
     "shrinkage",
@@ -29,6 +32,8 @@ ROOMS = (
     "algorithms",
     "engines",
     "inference",
+    "keeping",
+    "displays",
     "estimators",
     "datasets",
     "report",
@@ -120,7 +125,8 @@ def test_every_decision_has_a_date_a_status_and_a_reason():
     index = (folder / "README.md").read_text(encoding="utf-8")
     files = sorted(folder.glob("0*.md"))
     assert files and all(f"({path.name})" in index for path in files)
-    for number, path in enumerate(files, start=1):
+    for path in files:
+        number = int(path.name[:4])
         records = path.read_text(encoding="utf-8").split("\n## ")[1:]
         for place, record in enumerate(records, start=1):
             assert record.startswith(f"{number}.{place} "), path

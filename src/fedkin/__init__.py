@@ -17,6 +17,7 @@ _HOMES = {
     "FederationError": "fedkin.frames",
     "InProcess": "fedkin.engines",
     "Rules": "fedkin.engines",
+    "load": "fedkin.keeping",
     **ESTIMATORS,
 }
 

@@ -14,27 +14,34 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from fedkin.arrays import Array, Bools, Floats, Indices
 from fedkin.frames import (
     READERS,
     FederationError,
     Finding,
-    numeric_column,
+    chosen_columns,
+    kind_of,
     numeric_table,
     plain_names,
     read_site,
     same_columns,
+    site_name,
     target_vector,
     value_errors,
+    with_text_names,
 )
+from fedkin.levels import Encoding, classes_of, target_column
 from fedkin.names import canonical_name, name_codes, name_order, site_labels
 from fedkin.randomness import name_keys, row_uniforms, uniforms
+from fedkin.tables import Table
 
 # A column whose mean is this many times its spread is close to a second intercept: sums of
 # products hold about 16 digits, and twice these are gone before the spread begins.
 OFF_CENTRE = 1e5
+# Beyond this no message takes a number, and squares soon overflow.
+TOO_LARGE = 1e100
 # Padding a bucket of clients to its widest member wastes at most this factor.
 BUCKET_RATIO = 1.25
 # Padded numbers handled at once; 32 MiB of doubles stay near the last-level cache.
@@ -109,6 +116,12 @@ class Federation:
     target_name: str | None = None
     rows: Indices = field(default_factory=lambda: np.empty(0, dtype=np.intp), repr=False)
     """Where each row stood in the data given to `from_groups` or `from_frame`."""
+    weights: Floats | None = field(default=None, repr=False)
+    """How much each row counts, all above zero; None if all count the same (`with_weights`)."""
+    encoding: Encoding | None = field(default=None, repr=False)
+    """How words and dates of a table became numbers (`from_frame`)."""
+    of_table: bool = field(default=False, repr=False)
+    """Whether these are all rows of one table, and not a part."""
 
     # ---------------------------------------------------------------- constructors
 
@@ -142,6 +155,7 @@ class Federation:
             features,
             None if y is None else (target_name or getattr(y, "name", None) or "y"),
             rows,
+            of_table=True,
         )
 
     @classmethod
@@ -192,38 +206,57 @@ class Federation:
         client: str = "site",
         target: str | None = None,
         features: Sequence[str] | None = None,
+        *,
+        encoding: Encoding | None = None,
+        missing: Literal["error", "drop"] = "error",
+        classes: bool = False,
     ) -> Federation:
         """Make a federation from a pandas, polars or pyarrow table with a column of site names.
 
-        `features` defaults to all columns but the site's and the target's.
+        Parameters
+        ----------
+        frame : table
+            One row per observation.
+        client : column with the site's name
+        target : column with the target, or None
+        features : columns to use, or None for all but the site's and the target's
+            Words and dates become numbers by the rules of `fedkin.levels`.
+        encoding : Encoding or None
+            That of an earlier federation (`federation.encoding`), so that words become the same
+            numbers; None learns it from the table.
+        missing : {"error", "drop"}
+            What becomes of rows that lack a number: they stop everything, or are left out.
+        classes : bool
+            Whether the target may be words, which become 0, 1, ... (`federation.encoding.classes`).
         """
         import narwhals.stable.v1 as nw
 
-        table = nw.from_native(frame, eager_only=True)
-        wanted = [client, *([target] if target else []), *(features or [])]
-        for column in wanted:
-            if column not in table.columns:
-                raise ValueError(
-                    f"there is no column {column!r}; the columns are {', '.join(table.columns)}"
-                )
-        for column in features or []:
-            if column in (client, target):
-                role = "the target" if column == target else "the site's name"
-                raise ValueError(f"column {column!r} is {role}; it cannot be a feature, too")
-        if features and len(set(features)) < len(features):
-            twice = next(c for c in features if list(features).count(c) > 1)
-            raise ValueError(f"feature {twice!r} is named twice; name it once")
-        features = features or [c for c in table.columns if c not in (client, target)]
-        if not features:
-            raise ValueError("no feature columns are left; give the table at least one")
-        columns = {c: numeric_column(table[c], c) for c in features}
-        return cls.from_groups(
-            np.stack(list(columns.values()), axis=1),
-            table[client].to_list(),
-            None if target is None else numeric_column(table[target], target),
-            features,
+        if missing not in ("error", "drop"):
+            raise ValueError(f"missing must be 'error' or 'drop', not {missing!r}")
+        table = nw.from_native(with_text_names(frame), eager_only=True)
+        client, target = str(client), None if target is None else str(target)
+        features = None if features is None else [str(name) for name in features]
+        if encoding is not None:
+            features = [column.name for column in encoding.columns]
+        features = chosen_columns(table.columns, client, target, features)
+        if encoding is None:
+            words = classes_of(table[target]) if classes and target is not None else ()
+            encoding = Encoding.learn(table, features, words)
+        X = encoding.matrix(table)
+        y = None if target is None else target_column(table[target], target, encoding.classes)
+        names = table[client].to_list()
+        rows = np.arange(len(X))
+        if missing == "drop":
+            gaps = np.isnan(X).any(axis=1) | (False if y is None else np.isnan(y))
+            rows = np.flatnonzero(~gaps)
+        made = cls.from_groups(
+            X[rows],
+            [names[i] for i in rows],
+            None if y is None else y[rows],
+            encoding.feature_names,
             target,
         )
+        return replace(made, rows=rows[made.rows], encoding=encoding)
 
     @classmethod
     def from_files(
@@ -241,16 +274,24 @@ class Federation:
         if isinstance(files, str | Path):
             folder = Path(files)
             readable = {*READERS, ".npz"}
-            files = sorted(path for path in folder.iterdir() if path.suffix in readable)
+            files = sorted(path for path in folder.iterdir() if kind_of(path) in readable)
             if not files:
                 raise ValueError(f"no CSV, Parquet or npz files in {folder}")
         if not isinstance(files, Mapping):
-            stems = [Path(f).stem for f in files]
+            stems = [site_name(Path(f)) for f in files]
             twice = {stem for stem in stems if stems.count(stem) > 1}
             if twice:
                 raise ValueError(f"two files are both called {min(twice)!r}; give a mapping")
             files = dict(zip(stems, files))
-        read = {n: read_site(Path(path), target) for n, path in files.items()}
+        read, findings = {}, []
+        for name, path in files.items():
+            try:
+                read[name] = read_site(Path(path), target)
+            except ValueError as error:
+                fact = str(error).removeprefix(f"{path}: ")
+                findings.append(Finding("error", str(name), fact, f"mend or leave out {path}"))
+        if findings:
+            raise FederationError(findings)
         clients = {n: X if y is None else (X, y) for n, (X, y) in read.items()}
         return cls.from_clients(clients, target or "y")
 
@@ -285,6 +326,7 @@ class Federation:
         features: tuple[str, ...],
         target_name: str | None,
         rows: Indices | None = None,
+        of_table: bool = False,
     ) -> Federation:
         made = cls(
             np.ascontiguousarray(X),
@@ -294,6 +336,7 @@ class Federation:
             features,
             target_name,
             np.arange(len(X)) if rows is None else rows,
+            of_table=of_table,
         )
         errors = [finding for finding in made.findings if finding.level == "error"]
         if errors:
@@ -322,8 +365,34 @@ class Federation:
         """The client of every row, (N,)."""
         return np.repeat(np.arange(self.n_clients), self.sizes)
 
+    @cached_property
+    def groups(self) -> NDArray[np.object_]:
+        """The name of every row's site, (N,), in the order of `X` and `y`."""
+        return np.array(self.names, dtype=object)[self.owner]
+
+    @cached_property
+    def given_order(self) -> Indices:
+        """Where in this federation the first, second, ... row stands of the table it is made from.
+
+        Estimators predict a federation in this order: one made from a table (`from_groups`,
+        `from_frame`) in that of the table, so that predictions can be put beside it; any other,
+        such as a part from `split`, in its own, that of `X` and `y`.
+        """
+        return np.argsort(self.rows, kind="stable") if self.of_table else np.arange(len(self.X))
+
     def __len__(self) -> int:
         return self.n_clients
+
+    def __repr__(self) -> str:
+        target = "" if self.y is None else f", target {self.target_name!r}"
+        return (
+            f"Federation({self.n_clients} sites, {len(self.X)} rows, {self.n_features} features"
+            f"{target})"
+        )
+
+    def _repr_html_(self) -> str:
+        sites = Table({"site": list(self.names), "rows": self.sizes}, repr(self))
+        return sites._repr_html_()
 
     def client(self, k: int) -> tuple[Floats, Floats | None]:
         """Rows and target of one client."""
@@ -351,7 +420,32 @@ class Federation:
             self.feature_names,
             self.target_name,
             self.rows[rows] if len(self.rows) else self.rows,
+            weights=None if self.weights is None else self.weights[rows],
+            encoding=self.encoding,
         )
+
+    def with_weights(self, weights: ArrayLike) -> Federation:
+        """The federation whose rows count by `weights`, in the order of the data it was made from.
+
+        A row of weight w has noise of variance sigma^2 / w; rows of weight zero are left out.
+        """
+        given = np.asarray(weights, dtype=np.float64)
+        if given.shape != (len(self.X),):
+            raise ValueError(
+                f"sample_weight has shape {given.shape}; there must be one weight for each of the "
+                f"{len(self.X)} rows"
+            )
+        own = np.empty_like(given)
+        own[self.given_order] = given
+        bad = ~(np.isfinite(own) & (own >= 0))
+        if bad.any():
+            site = self.names[int(self.owner[np.argmax(bad)])]
+            fact = f"{int(bad.sum())} weights are negative, missing or infinite"
+            raise FederationError([Finding("error", site, fact, "give weights of at least 0")])
+        kept = np.flatnonzero(own > 0)
+        if not len(kept):
+            raise ValueError("all weights are zero: no row is left; give some row a weight")
+        return replace(self._rows_of(kept, np.arange(self.n_clients)), weights=own[kept])
 
     # ---------------------------------------------------------------- checks
 
@@ -402,6 +496,7 @@ class Federation:
             )
         if len(self.X) == 0:
             return
+        yield from self._hopeless()
         for j in self.off_centre:
             yield Finding(
                 "warning",
@@ -423,6 +518,15 @@ class Federation:
                 shown = ", ".join(repr(self.names[k]) for k in constant[:3])
                 fact = f"column {name!r} is constant at {len(constant)} sites, for example {shown}"
                 yield Finding("warning", None, fact, "its effect is not determined there alone")
+
+    def _hopeless(self) -> Iterator[Finding]:
+        """A target that says nothing, and columns whose squares are no numbers any more."""
+        if self.y is not None and len(self.y) > 1 and np.ptp(self.y) == 0:
+            fact = f"target {self.target_name!r} is {self.y[0]:g} in every row"
+            yield Finding("warning", None, fact, "there is nothing to learn; take another target")
+        for j in np.flatnonzero(np.abs(self.X).max(axis=0) > TOO_LARGE):
+            fact = f"column {self.feature_names[j]!r} has values beyond {TOO_LARGE:g}"
+            yield Finding("warning", None, fact, "squares overflow; measure it in a larger unit")
 
     def _spreads_that_may_be_zero(self, full: Indices) -> tuple[Indices, Floats]:
         """Those clients of `full` that may have a constant column, and the spread of each column.

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedkin.arrays import Floats, Indices
+from fedkin.text_files import dialect_of, read_text_table
 
 # How many findings an error message spells out.
 SHOWN_FINDINGS = 5
@@ -62,29 +63,43 @@ def value_errors(
                 yield Finding("error", names[k], fact, remedy)
 
 
-def read_frame(path: str | Path) -> Any:
-    """A CSV or Parquet file as a pyarrow table."""
+def read_frame(
+    path: str | Path,
+    sep: str | None = None,
+    decimal: str | None = None,
+    encoding: str | None = None,
+) -> Any:
+    """A CSV, TSV or Parquet file as a pyarrow table; text files may end in .gz.
+
+    What separates columns, decimal commas and the encoding are told from the file, unless given.
+    """
     path = Path(path)
-    if path.suffix.lower() not in READERS:
-        raise ValueError(f"{path}: expected a file ending in {' or '.join(READERS)}")
+    kind = kind_of(path)
+    if kind not in READERS:
+        raise ValueError(f"{path}: expected a file ending in {', '.join(READERS)} (or .csv.gz)")
     if not path.exists():
         raise ValueError(f"{path}: there is no such file")
-    return READERS[path.suffix.lower()](path)
+    if path.is_dir():
+        raise ValueError(f"{path}: is a folder, not a file")
+    if kind == ".parquet":
+        from pyarrow import parquet
+
+        return parquet.read_table(path)
+    return read_text_table(path, dialect_of(path, sep, decimal, encoding))
 
 
-def _read_csv(path: Path) -> Any:
-    from pyarrow import csv
-
-    return csv.read_csv(path)
-
-
-def _read_parquet(path: Path) -> Any:
-    from pyarrow import parquet
-
-    return parquet.read_table(path)
+def kind_of(path: Path) -> str:
+    """The ending that says what a file holds, in small letters and without .gz."""
+    plain = path.with_suffix("") if path.suffix.lower() == ".gz" else path
+    return plain.suffix.lower()
 
 
-READERS = {".csv": _read_csv, ".parquet": _read_parquet}
+def site_name(path: Path) -> str:
+    """The name of a file without its endings."""
+    return path.with_suffix("").stem if path.suffix.lower() == ".gz" else path.stem
+
+
+READERS = (".csv", ".tsv", ".txt", ".parquet")
 
 
 def read_site(path: Path, target: str | None) -> tuple[Any, Floats | None]:
@@ -95,6 +110,8 @@ def read_site(path: Path, target: str | None) -> tuple[Any, Floats | None]:
     import narwhals.stable.v1 as nw
 
     table = nw.from_native(read_frame(path), eager_only=True)
+    if not len(table):
+        raise ValueError("the file has a header but no rows")
     if target is None:
         return nw.to_native(table), None
     if target not in table.columns:
@@ -106,6 +123,8 @@ def numeric_column(column: Any, name: str) -> Floats:
     """A column as floats with NaN for missing; text is refused by name."""
     import narwhals.stable.v1 as nw
 
+    if len(column) and column.null_count() == len(column):
+        return np.full(len(column), np.nan)
     if not (column.dtype.is_numeric() or column.dtype == nw.Boolean):
         kind = str(column.dtype).lower()
         raise ValueError(f"column {name!r} holds {kind}, not numbers; encode or drop it")
@@ -118,9 +137,16 @@ def numeric_table(X: Any) -> tuple[Floats, tuple[str, ...]]:
     if hasattr(X, "columns") or hasattr(X, "column_names"):
         import narwhals.stable.v1 as nw
 
-        table = nw.from_native(X, eager_only=True)
-        names = tuple(str(c) for c in table.columns)
-        columns = [numeric_column(table[c], c) for c in table.columns]
+        table = nw.from_native(with_text_names(X), eager_only=True)
+        names = tuple(table.columns)
+        columns, complaints = [], []
+        for name in names:
+            try:
+                columns.append(numeric_column(table[name], name))
+            except ValueError as error:
+                complaints.append(str(error))
+        if complaints:
+            raise ValueError("\n".join(complaints))
         return np.stack(columns, axis=1) if columns else np.empty((len(table), 0)), names
     try:
         matrix = np.asarray(X, dtype=np.float64)
@@ -129,6 +155,34 @@ def numeric_table(X: Any) -> tuple[Floats, tuple[str, ...]]:
     if matrix.ndim != 2:
         raise ValueError(f"X must have rows and columns; its shape is {matrix.shape}")
     return matrix, plain_names(matrix.shape[1])
+
+
+def chosen_columns(
+    columns: Sequence[str], client: str, target: str | None, features: Sequence[str] | None
+) -> list[str]:
+    """Columns to use as features, after a look whether all that is named is there and apart."""
+    for column in [client, *([target] if target else []), *(features or [])]:
+        if column not in columns:
+            raise ValueError(f"there is no column {column!r}; the columns are {', '.join(columns)}")
+    for column in features or []:
+        if column in (client, target):
+            role = "the target" if column == target else "the site's name"
+            raise ValueError(f"column {column!r} is {role}; it cannot be a feature, too")
+    if features and len(set(features)) < len(features):
+        twice = next(c for c in features if list(features).count(c) > 1)
+        raise ValueError(f"feature {twice!r} is named twice; name it once")
+    chosen = list(features or [c for c in columns if c not in (client, target)])
+    if not chosen:
+        raise ValueError("no feature columns are left; give the table at least one")
+    return chosen
+
+
+def with_text_names(frame: Any) -> Any:
+    """The table with column names that are text; pandas may have numbers as names."""
+    names = getattr(frame, "columns", ())
+    if not hasattr(frame, "set_axis") or all(isinstance(name, str) for name in names):
+        return frame
+    return frame.set_axis([str(name) for name in names], axis=1)
 
 
 def plain_names(n_features: int) -> tuple[str, ...]:

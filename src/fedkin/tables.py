@@ -15,6 +15,11 @@ SHOWN_ROWS = 20
 # Characters between columns in print; cells beyond this length may be wrapped.
 COLUMN_GAP = 3
 WRAPPED = 24
+# Digits of a number in print.
+FEWEST_DIGITS = 4
+MOST_DIGITS = 10
+# Columns of which differences count, however large the numbers.
+CRITERIA = {"bic", "aic", "loglik", "log likelihood"}
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,8 @@ class Table(Mapping[str, Any]):
         from rich.table import Table as Printed
 
         rows = self.rows()
-        texts = [[_text(value) for value in row] for row in rows[:SHOWN_ROWS]]
+        digits = [digits_that_tell(column, name) for name, column in self.columns.items()]
+        texts = [[_text(v, n) for v, n in zip(row, digits)] for row in rows[:SHOWN_ROWS]]
         n_shown = self._fitting(texts, options.max_width)
         printed = Printed(title=self.title or None, box=box.SIMPLE_HEAD, title_justify="left")
         for name, column in list(self.columns.items())[:n_shown]:
@@ -90,8 +96,11 @@ class Table(Mapping[str, Any]):
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
+        digits = [digits_that_tell(column, name) for name, column in self.columns.items()]
         body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(_text(v))}</td>" for v in row) + "</tr>"
+            "<tr>"
+            + "".join(f"<td>{html.escape(_text(v, n))}</td>" for v, n in zip(row, digits))
+            + "</tr>"
             for row in self.rows()
         )
         caption = f"<caption>{html.escape(self.title)}</caption>" if self.title else ""
@@ -123,11 +132,32 @@ def _plain(column: Any) -> list[Any]:
     return column.tolist() if isinstance(column, np.ndarray) else list(column)
 
 
-def _text(value: Any) -> str:
+def digits_that_tell(column: Any, name: str = "") -> int:
+    """Digits that a column of numbers needs so that its rows can be told apart: 4, or more.
+
+    Four digits of the range of its values, which for numbers far from zero are more of their own;
+    of criteria, whose differences count, two decimals.
+    """
+    values = np.asarray(column)
+    if values.dtype.kind != "f":
+        return FEWEST_DIGITS
+    values = np.abs(values[np.isfinite(values)])
+    reach = np.ptp(np.asarray(column)[np.isfinite(column)]) if len(values) else 0.0
+    if not 0 < reach < np.inf:
+        return FEWEST_DIGITS
+    ratio = float(values.max() / reach)
+    more = np.floor(np.log10(ratio)) if ratio > 10 else 0
+    wanted = FEWEST_DIGITS + more
+    if name.lower() in CRITERIA and values.max() >= 1:
+        wanted = max(wanted, np.ceil(np.log10(values.max())) + 2)
+    return int(np.clip(wanted, FEWEST_DIGITS, MOST_DIGITS))
+
+
+def _text(value: Any, digits: int = 4) -> str:
     if value is None or (isinstance(value, float) and np.isnan(value)):
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:.{digits}g}"
     return str(value)

@@ -5,8 +5,15 @@ import pytest
 from typer.testing import CliRunner
 
 from fedkin.cli import app, main
+from fedkin.cli.guide import command_names, estimator_class
 from fedkin.datasets import contaminate_sites, make_regression_groups
 from fedkin.datasets.fmlr import PAPER_COEF
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path, monkeypatch):
+    """Runs leave folders."""
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
@@ -36,8 +43,10 @@ def test_fit_prints_tables_and_writes_them(table, tmp_path):
     assert done.exit_code == 0, done.output
     assert "12 sites, 2 regressions" in done.output
     written = sorted(path.name for path in out.iterdir())
-    assert written == ["choice.csv", "components.csv", "sites.csv", "summary.html", "traffic.csv"]
-    assert "12 sites, 2 regressions" in (out / "summary.html").read_text()
+    assert written == ["journal", "model", "report.html", "run.json", "run.toml", "tables"]
+    tables = sorted(path.name for path in (out / "tables").iterdir())
+    assert tables == ["choice.csv", "components.csv", "sites.csv", "traffic.csv"]
+    assert "12 sites" in (out / "report.html").read_text()
 
 
 def test_fit_speaks_json(table):
@@ -53,7 +62,10 @@ def test_parquet_is_read_too(table, tmp_path):
     parquet.write_table(csv.read_csv(table), tmp_path / "data.parquet")
     one = run("fit", "fmlr", table, "--client", "clinic", "--json").stdout
     other = run("fit", "fmlr", tmp_path / "data.parquet", "--client", "clinic", "--json").stdout
-    assert json.loads(one) == json.loads(other)
+    one, other = json.loads(one), json.loads(other)
+    for told in (one, other):
+        del told["data"]["file"], told["written"]
+    assert one == other
 
 
 def test_check_finds_nothing_in_good_data_and_names_what_is_wrong(table, tmp_path):
@@ -122,27 +134,258 @@ def test_version_is_told():
     assert run("--version").output.strip() == fedkin.__version__
 
 
-def test_curves_are_fitted_predicted_and_their_prior_saved(tmp_path):
-    from fedkin import FGPR
+def curves(tmp_path):
     from fedkin.datasets import make_gaussian_sites
 
     data = make_gaussian_sites(5, 10, random_state=1).federation
-    names = np.array(data.names)[data.owner]
-    rows = [f"{s},{x[0]!r},{v!r}" for s, x, v in zip(names, data.X.tolist(), data.y.tolist())]
-    table, asked, out = tmp_path / "t.csv", tmp_path / "asked.csv", tmp_path / "out"
-    table.write_text("\n".join(["site,x,y", *rows]))
-    asked.write_text("site,x\nsite-2,0.25\nsite-2,0.5\nelsewhere,0.5\n")
-    done = run("fit", "fgpr", table, "--predict", asked, "--out", out, "--json")
+    lines = [
+        f"{s},{x[0]!r},{v!r}" for s, x, v in zip(data.groups, data.X.tolist(), data.y.tolist())
+    ]
+    (tmp_path / "t.csv").write_text("\n".join(["site,x,y", *lines]))
+    return data
+
+
+def test_the_table_asked_comes_back_in_its_order_with_columns_added(tmp_path):
+    from fedkin import FGPR
+
+    data = curves(tmp_path)
+    asked = tmp_path / "asked.csv"
+    asked.write_text("note,site,x\na,site-2,0.25\nb,elsewhere,0.5\nc,site-1,\nd,site-2,0.5\n")
+    done = run("fit", "fgpr", "t.csv", "--predict", asked, "--out", "out", "--json", "--level", 0.9)
     assert done.exit_code == 0, done.output
-    assert len(json.loads(done.stdout)["sites"]) == 5
-    written = sorted(path.name for path in out.iterdir())
-    expected = ["choice.csv", "predictions.csv", "prior.npz", "priors.csv", "sites.csv"]
-    assert written == [*expected, "summary.html", "traffic.csv"]
-    told = (out / "predictions.csv").read_text().splitlines()
-    where = ["elsewhere", "site-2", "site-2"]
-    mean = FGPR().fit(data).predict([[0.5], [0.25], [0.5]], where)
-    assert len(told) == 4
-    found = [float(line.split(",")[2]) for line in told[1:]]
+    told = json.loads(done.stdout)
+    assert len(told["sites"]) == 5 and told["numbers"]["n_priors"] == 1
+    lines = (tmp_path / "out" / "predictions.csv").read_text().splitlines()
+    assert lines[0] == '"note","site","x","prediction","standard deviation","low","high"'
+    rows = told["predictions"]
+    assert [row["note"] for row in rows] == ["a", "b", "c", "d"] and rows[2]["prediction"] is None
+    mean = FGPR().fit(data).predict([[0.25], [0.5], [0.5]], ["site-2", "elsewhere", "site-2"])
+    found = [rows[k]["prediction"] for k in (0, 1, 3)]
     np.testing.assert_allclose(found, mean, rtol=1e-9)
-    wrong = run("fit", "fgpr", table, "--scale", "none")
-    assert isinstance(wrong.exception, ValueError)
+    assert all(rows[k]["low"] < rows[k]["prediction"] < rows[k]["high"] for k in (0, 1, 3))
+    again = run("predict", "out", asked, "--level", 0.9, "--json")
+    assert json.loads(again.stdout) == rows
+    written = run("predict", "out", asked, "--out", "p.csv", "--level", 0.9)
+    assert written.exit_code == 0
+    assert (tmp_path / "p.csv").read_text() == (tmp_path / "out" / "predictions.csv").read_text()
+
+
+def test_a_model_is_adapted_from_the_shell(tmp_path):
+    curves(tmp_path)
+    assert run("fit", "fgpr", "t.csv", "--out", "out").exit_code == 0
+    lines = (tmp_path / "t.csv").read_text().splitlines()
+    new = [line.replace("site-2,", "new,") for line in lines if line.startswith("site-2,")]
+    (tmp_path / "new.csv").write_text("\n".join([lines[0], *new]))
+    done = run("adapt", "out", "new.csv", "--out", "adapted")
+    assert done.exit_code == 0 and "now knows new" in done.output, done.output
+    (tmp_path / "ask.csv").write_text("site,x\nnew,0.3\nsite-2,0.3\n")
+    one, other = json.loads(run("predict", "adapted", "ask.csv", "--json").stdout)
+    assert one["prediction"] == pytest.approx(other["prediction"], abs=0.2)
+
+
+def test_configuration_equals_flags(table, tmp_path):
+    flags = ("--client", "clinic", "-k", 2, "--share", "sums", "--robust", "--seed", 3)
+    one = run("fit", "fmlr", table, *flags, "--out", "one", "--json")
+    other = run("fit", "--config", "one/run.toml", "--out", "other", "--json")
+    assert one.exit_code == other.exit_code == 0, other.output
+    told = [json.loads(done.stdout) for done in (one, other)]
+    for content in told:
+        del content["written"]
+    assert told[0] == told[1] and told[0]["settings"]["share"] == "sums"
+    (tmp_path / "bad.toml").write_text('method = "fmlr"\ndata = "x.csv"\ncolour = 1\n')
+    done = run("fit", "--config", "bad.toml")
+    assert isinstance(done.exception, ValueError) and "no option colour" in str(done.exception)
+
+
+def test_runs_are_numbered_and_nothing_else_is_written_over(table, tmp_path):
+    for _ in range(2):
+        run("fit", "local-erm", table, "--client", "clinic")
+    assert sorted(p.name for p in (tmp_path / "fedkin-runs").iterdir()) == [
+        "0001-local-erm",
+        "0002-local-erm",
+    ]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("")
+    done = run("fit", "local-erm", table, "--client", "clinic", "--out", "mine")
+    assert "holds other things (thesis.tex)" in str(done.exception)
+
+
+@pytest.mark.parametrize("name", command_names()[1:])
+def test_every_method_has_an_option_for_every_setting(name):
+    done = CliRunner().invoke(app, ["fit", name, "--help"], env={"COLUMNS": "300"})
+    assert done.exit_code == 0, done.output
+    for setting in estimator_class(name)._parameters():
+        if setting not in ("engine", "random_state"):
+            assert f"--{setting.replace('_', '-')}" in done.output, setting
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("odcl", ("-k", 2, "--clustering", "spectral")),
+        ("mixed-model", ("--random", "a,b", "--covariance", "diagonal")),
+        ("ifca", ("-k", 2, "--init", "[[3,3,3,3,3],[-3,-3,-3,-3,-3]]")),
+        ("fedgrem", ("-k", 2, "--family", "regression", "--max-rounds", 3)),
+        ("local-gp", ()),
+        ("standardizer", ("--robust",)),
+        ("MixedModel", ()),
+    ],
+)
+def test_methods_are_fitted_from_the_shell(method, options, table, tmp_path):
+    done = run("fit", method, table, "--client", "clinic", *options, "--out", "out", "--json")
+    assert done.exit_code in (0, 1), (done.output, done.exception)
+    told = json.loads(done.stdout)
+    assert told["answer"] and (tmp_path / "out" / "model" / "model.json").exists()
+    assert run("report", "out").exit_code == 0
+
+
+def test_options_are_checked_before_the_data_are_read():
+    for options, words in (
+        (("fmlr", "none.csv", "--share", "all"), "share must be one of"),
+        (("fgpr", "none.csv", "--scale", "none"), None),
+        (("fgpr", "none.csv", "--level", "2"), "between 0 and 1"),
+        (("fmlr", "none.csv", "-k", "many"), "n_components must be a whole number"),
+    ):
+        done = run("fit", *options)
+        assert done.exit_code != 0
+        if words:
+            assert words in str(done.exception)
+
+
+def test_impossible_counts_are_refused(table):
+    for method, option in (("fgpr", "--priors"), ("odcl", "-k"), ("ifca", "-k"), ("fmlr", "-k")):
+        done = run("fit", method, table, "--client", "clinic", option, 20)
+        assert isinstance(done.exception, ValueError), method
+        assert "20" in str(done.exception) and "12" in str(done.exception)
+
+
+def test_a_target_that_says_nothing_needs_attention(tmp_path):
+    (tmp_path / "flat.csv").write_text("site,x,y\na,1,3\na,2,3\nb,4,3\nb,7,3\n")
+    done = run("fit", "mixed-model", "flat.csv", "--random", "intercept")
+    assert done.exit_code == 1 and "nothing to learn" in done.stderr
+
+
+def test_words_are_levels_and_classes_from_the_shell(tmp_path):
+    rng = np.random.default_rng(0)
+    lines = ["site;colour;x;grew"]
+    for k in range(160):
+        colour, x = rng.choice(["red", "blue"]), rng.normal()
+        grew = "yes" if x + (colour == "red") + rng.normal() > 0 else "no"
+        lines.append(f"s{k % 4};{colour};{x:.3f};{grew}".replace(".", ","))
+    (tmp_path / "w.csv").write_text("\n".join(lines), encoding="cp1252")
+    done = run(
+        "fit", "odcl", "w.csv", "--loss", "logistic", "-k", 1, "--target", "grew", "--out", "o"
+    )
+    assert done.exit_code == 0, (done.output, done.exception)
+    (tmp_path / "a.csv").write_text("site,colour,x\ns1,red,2.5\ns9,blue,-2.5\n")
+    rows = json.loads(run("predict", "o", "a.csv", "--json").stdout)
+    assert [row["prediction"] for row in rows] == ["yes", "no"]
+    assert rows[0]["probability of yes"] > 0.8
+    (tmp_path / "b.csv").write_text("site,colour,x\ns1,mauve,2.5\n")
+    assert "mauve" in str(run("predict", "o", "b.csv").exception)
+
+
+def test_errors_are_json_too(monkeypatch, capsys, tmp_path):
+    (tmp_path / "gap.csv").write_text("site,x,y\na,1,2\na,,3\nb,2,2\n")
+    monkeypatch.setattr("sys.argv", ["fedkin", "fit", "fmlr", "gap.csv", "--json"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["kind"] == "FederationError" and error["findings"][0]["site"] == "a"
+    monkeypatch.setattr("sys.argv", ["fedkin", "--debug", "check", "none.csv"])
+    with pytest.raises(ValueError, match="no such file"):
+        main()
+
+
+def test_tables_to_try_are_listed_shown_and_exported(tmp_path):
+    from fedkin.cli.data import EXAMPLES
+
+    listed = json.loads(run("data", "list", "--json").stdout)
+    assert [row["name"] for row in listed] == list(EXAMPLES)
+    assert "100 turbofan engines" in run("data", "show", "engines").output
+    assert run("data", "export", "kinds").exit_code == 0
+    assert run("check", "kinds.csv", "--target", "y").exit_code == 0
+    engines = tmp_path / "engines.parquet"
+    assert run("data", "export", "engines", engines).exit_code == 0
+    told = json.loads(run("check", engines, "--client", "engine", "--json").stdout)
+    assert told["sites"] == 100 and told["rows"] == 800
+    assert isinstance(run("data", "show", "none").exception, ValueError)
+
+
+def test_methods_are_told_with_their_questions():
+    told = json.loads(run("methods", "--json").stdout)
+    assert {row["method"] for row in told} >= {"fmlr", "mixed-model", "fgpr", "fedgrem", "odcl"}
+    one = json.loads(run("methods", "fmlr", "--json").stdout)
+    assert one["question"].endswith("?") and any(
+        row["setting"] == "share" for row in one["settings"]
+    )
+
+
+def test_help_comes_without_the_library():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from typer.testing import CliRunner; from fedkin.cli import app; "
+        "assert CliRunner().invoke(app, ['fit', '--help']).exit_code == 0; "
+        "assert 'numpy' not in sys.modules and 'sklearn' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_comparing_is_there_or_says_that_it_is_not(table, tmp_path):
+    done = run("compare", "mixed-model", table, "--client", "clinic", "--out", "out", "--json")
+    try:
+        from fedkin.inference import benefit  # noqa: F401
+    except ImportError:
+        assert "cannot compare yet" in str(done.exception)
+        return
+    assert done.exit_code in (0, 1), (done.output, done.exception)
+    told = json.loads(done.stdout)["benefit"]
+    assert len(told["gain"]) == 12 and told["sentence"]
+    assert "What joining gives each site" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_a_comparison_is_kept_as_plain_values():
+    from types import SimpleNamespace
+
+    from fedkin.report.benefits import benefit_record
+
+    found = SimpleNamespace(
+        sites=("a", "b"),
+        gain=np.array([0.5, np.nan]),
+        interval=np.array([[0.1, 0.9], [np.nan, np.nan]]),
+        verdicts=np.array(["helps", "cannot tell"], dtype=object),
+        sentence="Joining helps.",
+        metric="log",
+        level=0.95,
+    )
+    told = benefit_record(found)
+    assert told["helped"] == 1 and told["gain"] == [0.5, None] and "95%" in told["caption"]
+
+
+def test_groups_of_rows_are_found_in_common_units_and_predicted_in_the_same(tmp_path):
+    from fedkin import Federation, FedGrEM, Standardizer
+    from fedkin.frames import read_frame
+
+    rng = np.random.default_rng(0)
+    lines = [f"s{k % 3},{4 * (k % 2) + rng.normal()!r},{1000 * rng.normal()!r}" for k in range(120)]
+    (tmp_path / "g.csv").write_text("\n".join(["site,a,b", *lines]))
+    done = run("fit", "fedgrem", "g.csv", "-k", 2, "--out", "o")
+    assert done.exit_code == 0, (done.output, done.exception)
+    data = Federation.from_frame(read_frame("g.csv"))
+    scaled = Standardizer().fit(data).transform(data)
+    expected = FedGrEM(2, random_state=0).fit(scaled).predict(scaled)
+    rows = json.loads(run("predict", "o", "g.csv", "--json").stdout)
+    assert [row["group"] for row in rows] == expected.tolist()
+
+
+def test_a_missing_number_names_the_option_that_helps(monkeypatch, capsys, tmp_path):
+    (tmp_path / "gap.csv").write_text("site,x,y\na,1,2\na,,3\na,3,1\nb,2,2\nb,4,1\nb,3,2\n")
+    monkeypatch.setattr("sys.argv", ["fedkin", "fit", "mixed-model", "gap.csv"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "--missing drop" in capsys.readouterr().err
+    told = run("fit", "mixed-model", "gap.csv", "--missing", "drop", "--random", "intercept")
+    assert told.exit_code == 0

@@ -20,7 +20,8 @@ def test_joined_engines_keep_their_promises_and_separate_ones_do_not(tmp_path):
     assert score[0] < 1.0 < min(score[1:])
     assert all(int(said.split()[0]) >= 80 for said in table["joining helps"][1:])
     page = (tmp_path / "report.html").read_text()
-    assert page.count("data:image/png") == 2 and "pictures of curves" in page
+    assert "Joining helps 8" in page
+    assert "What joining gives each site" in page and len(page) < 1e6
 
 
 def test_joined_writers_mean_the_same_digit_and_separate_ones_do_not(tmp_path):

@@ -25,7 +25,11 @@ def sites(n_sites=20, n_rows=12, seed=0, slope=0.8, level=1.0, noise=0.5):
 X, Y, GROUPS = sites()
 
 
-@parametrize_with_checks([MixedModel()])
+# A row of weight two has half the noise, as in lme4; two rows say twice how large it is.
+EXPECTED = {"check_sample_weight_equivalence_on_dense_data": "weights are precisions"}
+
+
+@parametrize_with_checks([MixedModel()], expected_failed_checks=lambda estimator: EXPECTED)
 def test_scikit_learn_accepts_the_estimator(estimator, check):
     check(estimator)
 
@@ -332,8 +336,13 @@ def test_classes_of_any_label_are_predicted_by_site():
     share = model.predict_proba(test, sites)
     np.testing.assert_allclose(share.sum(axis=1), 1.0)
     assert set(model.predict(test, sites)) <= set(y)
-    known, new = model.score(test, y[~train], sites), model.score(test, y[~train])
-    assert known > new + 0.05
+    assert model.score(test, y[~train], sites) > model.score(test, y[~train])
+    truth = np.searchsorted(model.classes_, y[~train])
+    known, new = (
+        -np.log(said[np.arange(len(truth)), truth]).mean()
+        for said in (share, model.predict_proba(test))
+    )
+    assert known < 0.85 * new
     scores = test @ model.site_coef_[0].T + model.site_intercept_[0]
     first = np.exp(scores - scores.max(axis=1, keepdims=True))
     by_hand = first / first.sum(axis=1, keepdims=True)

@@ -1,7 +1,8 @@
 """The `fedkin` command. Parses, calls the library, prints; holds no statistics of its own.
 
-Exit codes: 0 all is well; 1 the data or the fit need attention (findings, odd sites with
---strict); 2 the call was wrong or the data cannot be used.
+Exit codes: 0 all is well; 1 the data or the fit need attention (sites whose part is missing, a
+target that says nothing; with --strict any warning); 2 the call was wrong or the data cannot be
+used. With --json errors are JSON, too; --debug shows where an error comes from.
 """
 
 from __future__ import annotations
@@ -12,30 +13,64 @@ from typing import Annotated, Any
 
 import typer
 
-from fedkin.cli import odcl
+from fedkin.cli import data as tables
+from fedkin.cli import federation, odcl, predicting, records
+from fedkin.cli.asking import (
+    AsJson,
+    Client,
+    Data,
+    Decimal,
+    Features,
+    FileEncoding,
+    Missing,
+    Sep,
+    Strict,
+    TableOptions,
+    Target,
+)
+from fedkin.cli.fitting import ComparingGroup, MethodGroup, fit, options_from
 from fedkin.cli.json_text import json_text
+from fedkin.cli.methods import methods
 
 NEEDS_ATTENTION = 1
 UNUSABLE = 2
+# Errors of a run that a person can mend, by name: their rooms need not be imported to say so.
+FOR_PEOPLE = {
+    "CannotTakePart",
+    "Locked",
+    "NotReady",
+    "QuorumLost",
+    "SiteLost",
+    "SitesNotReady",
+    "Unfinished",
+}
 
 app = typer.Typer(
     help="Federated statistics for sites that are alike but not the same.",
+    epilog="Exit codes: 0 all is well; 1 needs attention; 2 the call or the data cannot be used.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
-fit = typer.Typer(help="Fit a method to a table with a column of site names.", no_args_is_help=True)
-app.add_typer(fit, name="fit")
+fits = typer.Typer(
+    cls=MethodGroup,
+    help="Fit a method to a table with a column of site names; writes a folder.",
+    invoke_without_command=True,
+)
+comparisons = typer.Typer(
+    cls=ComparingGroup,
+    help="Fit a method, and ask what joining gives each site over staying alone.",
+    no_args_is_help=True,
+)
+app.add_typer(fits, name="fit")
+app.add_typer(comparisons, name="compare")
+app.add_typer(tables.app, name="data")
 app.add_typer(odcl.app, name="odcl")
-
-Data = Annotated[Path, typer.Argument(help="CSV or Parquet file, one row per observation.")]
-Client = Annotated[str, typer.Option("--client", help="Column with the site's name.")]
-Target = Annotated[str | None, typer.Option("--target", help="Column with the target.")]
-Features = Annotated[
-    str | None, typer.Option("--features", help="Columns to use, comma separated; default all.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Exit with 1 on warnings, too.")]
+app.add_typer(records.ledger, name="ledger")
+app.add_typer(records.journal, name="journal")
+app.add_typer(federation.federation, name="federation")
+app.add_typer(federation.server, name="server")
+app.add_typer(federation.site, name="site")
+app.command("demo")(federation.demo)
 
 
 @app.command()
@@ -44,6 +79,10 @@ def check(
     client: Client = "site",
     target: Target = None,
     features: Features = None,
+    sep: Sep = None,
+    decimal: Decimal = None,
+    encoding: FileEncoding = None,
+    missing: Missing = "error",
     as_json: AsJson = False,
     strict: Strict = False,
 ) -> None:
@@ -53,8 +92,9 @@ def check(
     from fedkin.tables import Table
 
     federation: Federation | None = None
+    table_options = TableOptions(data, client, target, features, sep, decimal, encoding, missing)
     try:
-        federation = _read(data, client, target, features)
+        federation = table_options.federation(classes=True)
         findings = federation.findings
     except FederationError as error:
         findings = error.findings
@@ -71,6 +111,8 @@ def check(
             "smallest_site": int(federation.sizes.min()),
             "largest_site": int(federation.sizes.max()),
         }
+        if federation.encoding is not None and federation.encoding.classes:
+            facts["classes"] = list(federation.encoding.classes)
     if as_json:
         typer.echo(json_text({**facts, "findings": table.records()}, indent=1))
     else:
@@ -83,147 +125,46 @@ def check(
         raise typer.Exit(NEEDS_ATTENTION)
 
 
-@fit.command("fmlr")
-def fit_fmlr(
-    data: Data,
-    client: Client = "site",
-    target: Annotated[str, typer.Option("--target", help="Column with the target.")] = "y",
-    features: Features = None,
-    components: Annotated[
-        int | None,
-        typer.Option("--components", "-k", help="Number of regressions (BIC)."),
+app.command()(predicting.predict)
+app.command()(predicting.adapt)
+app.command()(predicting.report)
+app.command()(methods)
+
+
+@comparisons.callback()
+def _compare() -> None:
+    """A group needs a function to have a name."""
+
+
+@fits.callback()
+def _fit_by_configuration(
+    context: typer.Context,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="TOML file that names method and data.")
     ] = None,
-    share: Annotated[
-        str, typer.Option(help="What leaves a site: statistics or sums.")
-    ] = "statistics",
-    robust: Annotated[bool, typer.Option("--robust", help="Set odd sites apart.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the restarts.")] = 0,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder for tables and page.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder of the run.")] = None,
     as_json: AsJson = False,
     strict: Strict = False,
 ) -> None:
-    """Every site follows one of K linear regressions: which, and what are they?"""
-    from fedkin.estimators import FMLR
-
-    model = FMLR(components, share=share, robust=robust, random_state=seed)
-    _fit(model, _read(data, client, target, features), out, as_json, strict)
-
-
-@fit.command("fgpr")
-def fit_fgpr(
-    data: Data,
-    client: Client = "site",
-    target: Annotated[str, typer.Option("--target", help="Column with the target.")] = "y",
-    features: Features = None,
-    priors: Annotated[
-        int | None, typer.Option("--priors", help="Number of priors; 0 chooses it by BIC.")
-    ] = 1,
-    scale: Annotated[
-        str, typer.Option(help="Scale of the target: own (each site's) or shared (same units).")
-    ] = "own",
-    robust: Annotated[bool, typer.Option("--robust", help="No one site moves the prior.")] = False,
-    predict: Annotated[
-        Path | None,
-        typer.Option("--predict", help="Table of rows to predict, with the column of sites."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for tables, page, prior, predictions.")
-    ] = None,
-    as_json: AsJson = False,
-    strict: Strict = False,
-) -> None:
-    """Every site draws its curve from one prior: which, and what does each curve look like?"""
-    from fedkin.estimators import FGPR
-
-    if scale not in ("own", "shared"):
-        raise ValueError(f"--scale must be own or shared, not {scale!r}")
-    if predict is not None and out is None:
-        raise ValueError("--predict needs --out, the folder for predictions.csv")
-    model = FGPR(
-        n_priors=priors or None,
-        normalize_y=True if scale == "own" else "mean",
-        robust="trimmed" if robust else False,
-    )
-    federation = _read(data, client, target, features)
-    warned = _fit(model, federation, out, as_json, strict=False)
-    if out is not None:
-        typer.echo(f"wrote {model.save_shared(out / 'prior.npz')}", err=True)
-    if predict is not None and out is not None:
-        asked = _read(predict, client, None, ",".join(federation.feature_names))
-        typer.echo(f"wrote {_write_predictions(model, asked, out)}", err=True)
-    if strict and warned:
-        raise typer.Exit(NEEDS_ATTENTION)
-
-
-def _fit(model: Any, federation: Any, out: Path | None, as_json: bool, strict: bool) -> bool:
-    """Fit, print and write; says whether there were warnings."""
-    import warnings
-
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        model.fit(federation)
-    summary = model.summary()
-    if as_json:
-        records = {name: table.records() for name, table in summary.tables.items()}
-        typer.echo(json_text(records, indent=1))
-    else:
-        typer.echo(str(summary))
-    for warning in caught:
-        typer.echo(f"warning: {warning.message}", err=True)
-    if out is not None:
-        for path in _write(summary, out):
-            typer.echo(f"wrote {path}", err=True)
-    if strict and caught:
-        raise typer.Exit(NEEDS_ATTENTION)
-    return bool(caught)
+    if context.invoked_subcommand is not None:
+        return
+    if config is None:
+        typer.echo(context.get_help())
+        raise typer.Exit()
+    given = {"config": config, "out": out, "as_json": as_json, "strict": strict}
+    fit(options_from(None, {name: value for name, value in given.items() if value is not None}))
 
 
 @app.callback(invoke_without_command=True)
 def _version(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show where errors come from.")] = False,
 ) -> None:
     if version:
         import fedkin
 
         typer.echo(fedkin.__version__)
         raise typer.Exit()
-
-
-def _read(data: Path, client: str, target: str | None, features: str | None) -> Any:
-    from fedkin.federation import Federation
-    from fedkin.frames import read_frame
-
-    columns = None if features is None else [name.strip() for name in features.split(",")]
-    return Federation.from_frame(read_frame(data), client, target, columns)
-
-
-def _write(summary: Any, out: Path) -> list[Path]:
-    """The tables as CSV and the whole as one page."""
-    from pyarrow import csv
-
-    from fedkin.report import page
-
-    out.mkdir(parents=True, exist_ok=True)
-    written = []
-    for name, table in summary.tables.items():
-        csv.write_csv(table.to_arrow(), out / f"{name}.csv")
-        written.append(out / f"{name}.csv")
-    (out / "summary.html").write_text(page(summary), encoding="utf-8")
-    return [*written, out / "summary.html"]
-
-
-def _write_predictions(model: Any, asked: Any, out: Path) -> Path:
-    """Mean and standard deviation of a new target at every row asked for."""
-    from pyarrow import csv
-
-    from fedkin.tables import Table
-
-    mean, std = model.predict(asked, return_std=True)
-    columns = {"site": [asked.names[k] for k in asked.owner]}
-    columns |= {name: asked.X[:, j] for j, name in enumerate(asked.feature_names)}
-    table = Table({**columns, "mean": mean, "standard deviation": std})
-    csv.write_csv(table.to_arrow(), out / "predictions.csv")
-    return out / "predictions.csv"
 
 
 def _in_words(value: Any) -> str:
@@ -234,8 +175,32 @@ def _in_words(value: Any) -> str:
 
 def main() -> None:
     """Run the command; errors that a person can mend are one line, not a traceback."""
+    debug = "--debug" in sys.argv
+    sys.argv = [word for word in sys.argv if word != "--debug"]
     try:
         app()
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RuntimeError, TypeError) as error:
+        if debug:
+            raise
+        if isinstance(error, RuntimeError | TypeError) and not _for_people(error):
+            raise
+        if "--json" in sys.argv:
+            typer.echo(json_text({"error": _told(error)}, indent=1))
         typer.echo(f"fedkin: {error}", err=True)
+        if "values missing" in str(error):
+            typer.echo("fedkin: --missing drop leaves rows out that lack a number", err=True)
         sys.exit(UNUSABLE)
+
+
+def _for_people(error: BaseException) -> bool:
+    """Whether an error speaks of sites and what they sent, rather than of a mistake of ours."""
+    return type(error).__name__ in FOR_PEOPLE
+
+
+def _told(error: BaseException) -> dict[str, Any]:
+    """An error as JSON: its kind, its words, and what was found wrong with the data."""
+    findings = [
+        {"level": f.level, "site": f.site, "fact": f.fact, "remedy": f.remedy}
+        for f in getattr(error, "findings", ())
+    ]
+    return {"kind": type(error).__name__, "message": str(error), "findings": findings}

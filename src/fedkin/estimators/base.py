@@ -10,6 +10,7 @@ import inspect
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import wraps
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,16 +24,33 @@ from fedkin.estimators.words import completed
 from fedkin.federation import Federation
 from fedkin.frames import FederationError, plain_names, value_errors
 from fedkin.names import canonical_name, canonical_names, site_labels
-from fedkin.protocol import Algorithm, Run
+from fedkin.protocol import Algorithm, DrawnSeed, Run
+from fedkin.protocol.gate import LOSSES
 from fedkin.protocol.runs import About
 from fedkin.settings import Settings
-from fedkin.tables import Summary
+from fedkin.tables import Summary, Table
 
 # The name of the only site when no groups are given.
 ONLY_SITE = "site"
+# Sentences about missing replies in a summary; `refusals_` has them all.
+SHOWN_MISSING = 20
+SHOWN_WITHHELD = 5
+NO_GUARANTEE = (
+    "What left the sites left as it is, without noise: there is no formal guarantee of privacy "
+    "beyond the sites' disclosure rules."
+)
+# Columns of a table of sites that say to which group a site belongs.
+MEMBERSHIP = {"group", "cluster", "prior", "probability"}
 # Stands for "no site in particular"; no site can be called so.
 NOBODY = ""
 
+
+class OneSiteWarning(UserWarning):
+    """No sites were named, so that all rows count as those of one."""
+
+
+# What scikit-learn's routing hands on without being asked to: the site of each row.
+_ROUTED = {"groups": True}
 
 SHARED_WORDS = {
     "max_rounds": """
@@ -85,10 +103,35 @@ class FederatedEstimator(BaseEstimator):
     _settings: ClassVar[type[Settings]]
     _fixed: ClassVar[Mapping[str, Any]] = {}
     _needs_target: ClassVar[bool] = True
-    _private: ClassVar[tuple[str, ...]] = ("_run", "_used", "_result", "_adapted")
+    _takes_weights: ClassVar[bool] = False
+    _private: ClassVar[tuple[str, ...]] = (
+        "_run",
+        "_used",
+        "_result",
+        "_adapted",
+        "_newcomers",
+        "_elsewhere",
+    )
     """Attributes of a fit that are nobody else's business."""
+    _kept_attributes: ClassVar[tuple[str, ...]] = (
+        "feature_names_in_",
+        "n_features_in_",
+        "classes_",
+        "odd_sites_",
+    )
+    """Fitted attributes that do not follow from the result."""
+    _adapts_by_rows: ClassVar[bool] = False
+    """Whether `adapt` needs the rows themselves, also when the model is read from its files."""
+    _data: Federation | None = None
+    """Rows from which predictions are made, where an estimator keeps them."""
+    _elsewhere: frozenset[str] = frozenset()
+    """Sites of the fit whose own part was not among the files the model was read from."""
     _words: ClassVar[Mapping[str, str]] = SHARED_WORDS
     """What docstrings of subclasses need not repeat (`fedkin.estimators.words`)."""
+
+    __metadata_request__fit: ClassVar = _ROUTED
+    __metadata_request__predict: ClassVar = _ROUTED
+    __metadata_request__score: ClassVar = _ROUTED
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -97,6 +140,9 @@ class FederatedEstimator(BaseEstimator):
             cls._settings = cls._algorithm.settings
         if {"_algorithm", "_settings", "_fixed"} & set(own) and "__init__" not in own:
             cls.__init__ = _constructor(cls._parameters())  # type: ignore[method-assign]
+        adapt = getattr(cls, "adapt", None)
+        if cls._adapts_by_rows and adapt is not None and not hasattr(adapt, "__wrapped__"):
+            cls.adapt = _remembering(adapt)
         if hasattr(cls, "_settings"):
             cls.__doc__ = completed(cls.__doc__, cls._parameters(), cls._words)
 
@@ -114,13 +160,23 @@ class FederatedEstimator(BaseEstimator):
 
         Without data, the engine reaches sites that hold their own.
         """
+        return self._fit_to(X, y, groups)
+
+    def _fit_to(self, X: Any, y: Any, groups: Any, sample_weight: Any = None) -> Any:
+        """What `fit` does; an estimator whose likelihood takes weights of rows hands them on.
+
+        It has `_takes_weights`, and a `fit` with `sample_weight`.
+        """
         settings = self._chosen_settings()
         self._forget()
         federation = self._federation(X, y if self._uses_target() else None, groups)
+        if sample_weight is not None:
+            federation = self._with_weights(federation, X, sample_weight)
         settings = self._settings_for(settings, federation)
         if federation is not None:
             self._check_data(federation, settings)
         self._keep(self._run_with(settings, federation), settings)
+        self._warn_of_the_missing()
         self._warn(federation)
         return self
 
@@ -142,10 +198,25 @@ class FederatedEstimator(BaseEstimator):
             raise ValueError(
                 f"{type(self).__name__} needs a target y: requires y to be passed, but it is None"
             )
+        if federation.weights is not None and not self._takes_weights:
+            raise ValueError(f"{type(self).__name__} has no weights of rows; fit without them")
+
+    def _with_weights(self, federation: Federation | None, X: Any, weights: Any) -> Federation:
+        """The data with weights of rows."""
+        if federation is None:
+            raise ValueError("sample_weight was given without data; weights are where rows are")
+        if isinstance(X, Federation):
+            raise ValueError(
+                "sample_weight was given beside a Federation, which brings its own weights; use "
+                "X.with_weights(...)"
+            )
+        given = np.asarray(weights, dtype=np.float64)
+        return federation.with_weights(given if given.ndim else np.full(len(federation.X), given))
 
     def _run_with(self, settings: Settings, federation: Federation | None) -> Run:
         engine = self.engine or InProcess()
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        drawn = int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = DrawnSeed(drawn) if self.random_state is None else drawn
         run: Run = engine.run(self._algorithm, settings, federation, seed)
         return run
 
@@ -156,18 +227,38 @@ class FederatedEstimator(BaseEstimator):
         self.traffic_ = run.traffic
         self.refusals_ = run.refusals
         self.dropped_ = run.dropped
+        self.missing_sites_ = {site: str(fault) for site, fault in run.left_out.items()}
         self.n_rounds_ = run.traffic.rounds
         self._adapted: dict[str, Any] = {}
         self._read(run)
+        self._in_no_group(run)
+
+    def _in_no_group(self, run: Run) -> None:
+        """A site that was lost to the fit is in no group: its label is -1."""
+        labels = getattr(self, "labels_", None)
+        lost = [site for site, fault in run.left_out.items() if fault.reason in LOSSES]
+        if lost and isinstance(labels, np.ndarray) and len(labels) == len(run.roster):
+            self.labels_ = labels.copy()
+            self.labels_[[self._position[site] for site in lost]] = -1
 
     @property
     def _position(self) -> Mapping[str, int]:
-        """Where each site of the fit stands, by its name."""
-        return self._run.roster.positions
+        """Where each site of the fit stands, by its name; without those whose part is elsewhere."""
+        places = self._run.roster.positions
+        if not self._elsewhere:
+            return places
+        return {name: place for name, place in places.items() if name not in self._elsewhere}
 
     def _read(self, run: Run) -> None:
         """Fitted attributes from the result and, in process, from the sites' memories."""
         raise NotImplementedError
+
+    def _warn_of_the_missing(self) -> None:
+        """Nobody is left out in silence."""
+        missing, n_sites = self.missing_sites_, len(self.client_names_)
+        if missing:
+            told = "; ".join(f"site {site!r}: {fault}" for site, fault in missing.items())
+            self._warning(f"{len(missing)} of {n_sites} sites are not part of the fit ({told})")
 
     def _warn(self, federation: Federation | None) -> None:
         """Warn about a fit that has not settled; subclasses add what else deserves a look."""
@@ -184,7 +275,8 @@ class FederatedEstimator(BaseEstimator):
 
     def _forget(self) -> None:
         """Remove what an earlier fit left: not every engine gives every attribute again."""
-        for name in [name for name in vars(self) if name.endswith("_") or name in self._private]:
+        private = (*self._private, *FederatedEstimator._private)
+        for name in [name for name in vars(self) if name.endswith("_") or name in private]:
             delattr(self, name)
 
     # ------------------------------------------------------------ data
@@ -218,15 +310,27 @@ class FederatedEstimator(BaseEstimator):
             y = column_or_1d(y, warn=True)
             y = check_array(y, dtype=None, ensure_2d=False, ensure_all_finite=False, input_name="y")
             check_consistent_length(X, y)
+        if groups is None and len(X) > 1:
+            self._warning(
+                f"no groups were given, so the {len(X)} rows count as those of one site and "
+                "nothing is shared; name the site of each row: fit(X, y, groups=...), or fit a "
+                "Federation. "
+                "In cross-validation scikit-learn hands groups on only if its metadata routing is "
+                "on: take fedkin.model_selection.cross_val_score, which sees to it",
+                OneSiteWarning,
+            )
         sites = np.full(len(X), ONLY_SITE) if groups is None else groups
         return Federation.from_groups(X, sites, y, getattr(self, "feature_names_in_", None))
 
     def _rows_and_sites(self, X: Any, groups: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Rows to predict and, for each, the canonical name of its site (or NOBODY)."""
+        """Rows to predict and, for each, the canonical name of its site (or NOBODY).
+
+        Rows of a Federation come in the order of the table it was made from.
+        """
         if isinstance(X, Federation):
             brings_its_own(None, groups)
-            clients = self._with_columns_of_the_fit(X)
-            return clients.X, np.array(clients.names, dtype=object)[clients.owner]
+            clients, order = self._with_columns_of_the_fit(X), X.given_order
+            return clients.X[order], clients.groups[order]
         X = validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False)
         sites = self._site_of_each(len(X), groups)
         if not np.isfinite(X).all():
@@ -241,7 +345,7 @@ class FederatedEstimator(BaseEstimator):
         """
         if isinstance(X, Federation):
             brings_its_own(y, groups)
-            return self._with_columns_of_the_fit(X), np.arange(len(X.X))
+            return self._with_columns_of_the_fit(X), X.given_order
         rows, sites = self._rows_and_sites(X, groups)
         if y is not None:
             y = np.asarray(y, dtype=np.float64)
@@ -257,6 +361,8 @@ class FederatedEstimator(BaseEstimator):
             raise ValueError("adapt needs the name of the site: adapt(X, y, groups='new-site')")
         if needs_target and clients.y is None:
             raise ValueError("adapt needs the target y of the new sites' rows")
+        if self._adapts_by_rows:
+            self._last_newcomers = clients
         return clients
 
     def _site_of_each(self, n_rows: int, groups: Any) -> np.ndarray:
@@ -298,8 +404,8 @@ class FederatedEstimator(BaseEstimator):
 
     def _target_to_score(self, X: Any, y: Any, groups: Any) -> np.ndarray:
         """The target of the rows, numbers or words; a missing one is told by its site."""
-        if y is None and isinstance(X, Federation):
-            y = X.y
+        if y is None and isinstance(X, Federation) and X.y is not None:
+            y = X.y[X.given_order]
         if y is None:
             raise ValueError(
                 "score needs the target y: score(X, y, groups=...), or a Federation with y"
@@ -311,16 +417,91 @@ class FederatedEstimator(BaseEstimator):
             check_values([("target 'y'", as_numbers(target))], sites)
         return target
 
+    # ------------------------------------------------------------ files
+
+    def save(self, path, sites=True):
+        """Write the fitted model as a folder that `fedkin.load` reads; returns the place.
+
+        The shared part holds no row of anybody. `sites` says whose own parts are written besides,
+        one file a site: True for all that are known here, False for none, or a list of names.
+        """
+        check_is_fitted(self)
+        from fedkin.keeping import save
+
+        return save(self, path, sites)
+
+    def _kept_words(self) -> dict[str, Any]:
+        """What a subclass has to remember besides, in words and numbers."""
+        return {}
+
+    def _take_words(self, words: Mapping[str, Any]) -> None:
+        """The inverse of `_kept_words`, before the fit is read."""
+
+    def _kept_rows(self) -> Federation | None:
+        """Rows from which predictions are made; they are kept at the sites."""
+        return self._data
+
+    def _take_rows(self, rows: Federation) -> None:
+        """The inverse of `_kept_rows`; sites that are not here have none."""
+        self._data = rows
+
+    def _kept_at_sites(self) -> dict[str, dict[str, Any]]:
+        """Arrays by site that are neither memory nor rows."""
+        return {}
+
+    def _take_at_sites(self, parts: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        """The inverse of `_kept_at_sites`."""
+
+    def _kept_models(self) -> dict[str, Any]:
+        """Fitted estimators that this one is made of, by name."""
+        return {}
+
+    def _take_models(self, models: Mapping[str, Any]) -> None:
+        """The inverse of `_kept_models`."""
+
     # ------------------------------------------------------------ account
 
     def summary(self) -> Summary:
         """The fit and its account as tables; prints as text, shows as HTML."""
         check_is_fitted(self)
         result, about = self._result, self._about()
-        title = f"{type(self).__name__}: {result.title(about)}"
-        tables = {**result.tables(about), "traffic": self.traffic_.table()}
+        title = f"{type(self).__name__}: {self._members_counted(result.title(about))}"
+        tables = {name: self._members_only(table) for name, table in result.tables(about).items()}
+        if "sites" in tables:
+            tables["sites"] = without_groups_of_unheard(tables["sites"])
         notes = [self.traffic_.sentence(), *result.account(about), *result.remarks(about)]
-        return Summary(title, tables, notes)
+        notes += [f"Missing: {told}." for told in self._run.missing()[:SHOWN_MISSING]]
+        if not isinstance(self.engine or InProcess(), InProcess):
+            notes.append(NO_GUARANTEE)
+        look = self._run.would_withhold
+        notes += withheld_words(look() if look else {}, len(self.client_names_))
+        return Summary(title, {**tables, "traffic": self.traffic_.table()}, notes)
+
+    def _members_counted(self, title: str) -> str:
+        """A title that begins with the number of sites, without those that were left out."""
+        everybody, words = f"{len(self.client_names_)} sites", len(self.missing_sites_)
+        if not words or not title.startswith(everybody):
+            return title
+        members = f"{len(self.client_names_) - words} sites ({words} left out)"
+        return members + title.removeprefix(everybody)
+
+    def _members_only(self, table: Table) -> Table:
+        """A table of sites without those that were left out."""
+        if not self.missing_sites_ or "site" not in table:
+            return table
+        here = np.array([site not in self.missing_sites_ for site in table["site"]], dtype=bool)
+        return Table({name: np.asarray(c)[here] for name, c in table.items()}, table.title)
+
+    def plot(self, kind=None, ax=None):
+        """Draw the fit; returns the display (`fedkin.displays`), whose `frame` has the numbers.
+
+        `kind` is "forest", "curves", "sites", "choice", "path" or "convergence", as far as the
+        method has it; None is the most telling one.
+        """
+        check_is_fitted(self)
+        from fedkin.displays import draw
+
+        return draw(self, kind, ax)
 
     def _about(self) -> About:
         left = self.traffic_.bytes_up_by_field
@@ -330,6 +511,23 @@ class FederatedEstimator(BaseEstimator):
         """Names of the columns; x0, x1, ... where they have none."""
         names = getattr(self, "feature_names_in_", plain_names(self.n_features_in_))
         return [str(name) for name in names]
+
+
+def withheld_words(found: Mapping[str, Any], n_sites: int) -> list[str]:
+    """What the default disclosure rules would do in a real federation, in a sentence."""
+    if not found:
+        return []
+    by_rule: dict[str, list[str]] = {}
+    for site, fault in found.items():
+        by_rule.setdefault(fault.reason, []).append(site)
+    told = "; ".join(
+        f"{', '.join(sites[:SHOWN_WITHHELD])}{' and more' * (len(sites) > SHOWN_WITHHELD)}: {rule}"
+        for rule, sites in by_rule.items()
+    )
+    return [
+        f"In a real federation {len(found)} of {n_sites} sites would withhold their replies under "
+        f"the default disclosure rules ({told})."
+    ]
 
 
 def _constructor(parameters: Mapping[str, Any]) -> Any:
@@ -349,6 +547,24 @@ def _constructor(parameters: Mapping[str, Any]) -> Any:
     return __init__
 
 
+def _remembering(adapt: Any) -> Any:
+    """`adapt` that keeps the rows it was given, so that they can be written at their site."""
+
+    @wraps(adapt)
+    def remembering(self, X, y=None, groups=None):
+        outermost = not hasattr(self, "_last_newcomers")
+        try:
+            adapted = adapt(self, X, y, groups)
+            if outermost:
+                self._newcomers = [*getattr(self, "_newcomers", ()), self._last_newcomers]
+        finally:
+            if outermost and hasattr(self, "_last_newcomers"):
+                del self._last_newcomers
+        return adapted
+
+    return remembering
+
+
 def _frames_to_caller() -> int:
     """How many frames up the first one outside of this package's estimators stands."""
     frame, n_frames = inspect.currentframe(), 0
@@ -362,6 +578,21 @@ def as_numbers(values: np.ndarray) -> np.ndarray:
     if values.dtype.kind != "O":
         return values if values.dtype.kind == "f" else np.zeros(len(values))
     return np.array([np.nan if v is None or v != v else 0.0 for v in values])
+
+
+def without_groups_of_unheard(sites: Table) -> Table:
+    """The table of sites where one that was not heard is not listed as a member of a group."""
+    if "rows" not in sites:
+        return sites
+    unheard = ~(np.asarray(sites["rows"], dtype=np.float64) > 0)
+    if not unheard.any():
+        return sites
+    columns = dict(sites)
+    for name in MEMBERSHIP & set(columns):
+        column = np.array(columns[name], dtype=object)
+        column[unheard] = None
+        columns[name] = column
+    return Table(columns, sites.title)
 
 
 def brings_its_own(y: Any, groups: Any) -> None:

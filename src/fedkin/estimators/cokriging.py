@@ -15,7 +15,7 @@ from fedkin.estimators.curves import CurveEstimator, without_traffic
 from fedkin.estimators.gp_rivals import ROWS_LEFT
 from fedkin.federation import Federation
 from fedkin.frames import FederationError, Finding
-from fedkin.models.cokriging import fit_cokriging
+from fedkin.models.cokriging import CoKriged, fit_cokriging
 from fedkin.models.curves import Independent, Rescaled
 from fedkin.models.gp_rows import standardisation, standardised
 from fedkin.names import canonical_name
@@ -110,11 +110,13 @@ class CoKriging(CurveEstimator):
     """
 
     _settings = CoKrigingSettings
+    _data: Federation
 
     def _run_with(self, settings, federation):
         if federation is None:
             raise ValueError("CoKriging needs the rows of all sites in this process")
         level = self._levels(federation)
+        self._data = federation
         location, scale, _ = standardisation(federation, settings.normalize_y)
         target = standardised(federation, location, scale)
         model = self.model_ = fit_cokriging(federation.X, target, level[federation.owner])
@@ -142,7 +144,20 @@ class CoKriging(CurveEstimator):
             raise FederationError([Finding("error", n, "has no rows", remedy) for n in empty])
         return np.array([names.index(name) for name in federation.names])
 
+    _private = (*CurveEstimator._private, "_data")
+
+    def _take_rows(self, rows: Federation) -> None:
+        if not rows.sizes.all():
+            raise ValueError("co-kriging predicts from the rows of all its sites; some are missing")
+        super()._take_rows(rows)
+
     def _read(self, run) -> None:
+        if not hasattr(self, "model_"):  # read from files
+            rows, result = self._data, run.result
+            target = standardised(rows, result.location, result.scale)
+            level = result.level[rows.owner]
+            self.model_ = CoKriged(rows.X, target, level, result.theta, result.rho)
+        self.n_features_in_ = self.model_.X.shape[1]
         self.rho_ = run.result.rho
         self.converged_ = bool(run.result.converged)
         self.history_ = {"value": run.result.history_value}

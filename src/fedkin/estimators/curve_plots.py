@@ -111,7 +111,7 @@ def convergence(model: Any, axes: Any = None) -> Any:
 def calibration(model: CurveEstimator, data: Federation, axes: Any = None) -> Any:
     """Share of held-out targets inside central intervals against what was promised."""
     mean, std = model.predict(data, return_std=True)
-    distance = np.abs(target_of(data, None, np.array(data.names)[data.owner]) - mean) / std
+    distance = np.abs(target_of(data, None, data.groups[data.given_order]) - mean) / std
     axes = _axes(axes)
     inside = [np.mean(distance <= ndtri(0.5 + 0.5 * level)) for level in PROMISED]
     axes.plot([0, 1], [0, 1], "k:", lw=1)

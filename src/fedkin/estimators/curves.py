@@ -55,10 +55,9 @@ class CurveEstimator(RegressorMixin, FederatedEstimator, ABC):
     """Common ground; subclasses give the curve of a site by name, known or not."""
 
     _words = WORDS
+    _adapts_by_rows = True
 
     _plots: tuple[str, ...] = ("bands", "calibration")
-    _data: Federation | None = None
-    """Rows of the fit, where the estimator keeps them."""
 
     @abstractmethod
     def _curve(self, name: str) -> Curve:
@@ -189,6 +188,7 @@ def target_of(X: Any, y: Any, names: np.ndarray) -> np.ndarray:
     target_name = "y"
     if isinstance(X, Federation) and y is None:
         y, target_name = X.y, X.target_name or target_name
+        y = None if y is None else y[X.given_order]
     if y is None:
         raise ValueError("the target y is needed")
     target = np.asarray(y, dtype=np.float64)

@@ -69,6 +69,14 @@ class _FedAvgCurve(OneCurveEstimator):
         self.converged_ = bool(result.converged)
         self.history_ = {"error": result.history_error}
 
+    def _kept_at_sites(self) -> dict[str, dict[str, np.ndarray]]:
+        return {name: {"units": np.array(units)} for name, units in self._units.items()}
+
+    def _take_at_sites(self, parts) -> None:
+        self._units = {
+            name: tuple(own["units"].tolist()) for name, own in parts.items() if "units" in own
+        }
+
     def _typical_units(self) -> tuple[float, float]:
         units = np.array(list(self._units.values()) or [(0.0, 1.0, 1.0)])
         rows = units[:, 2] if units[:, 2].any() else None

@@ -62,6 +62,11 @@ class FedGMM(MixtureEstimator):
 
     _algorithm = FEDGMM
 
+    def _check_data(self, federation: Federation, settings) -> None:
+        super()._check_data(federation, settings)
+        if len(federation.X) < 2:
+            raise ValueError("a covariance of x needs two rows; n_samples=1")
+
     def _read(self, run) -> None:
         super()._read(run)
         self.input_centers_ = self._result.input_centers

@@ -128,6 +128,46 @@ def design_of(formula: str, table: Any, beside: Sequence[str]) -> tuple[Design, 
     return design, Federation.from_groups(rows, sites, y, (*columns, *design.beside))
 
 
+def kept_design(design: Design) -> dict[str, Any]:
+    """What a design has to remember of the table it was made for: levels, and states of functions.
+
+    No value of the table is in it but levels of categories and what functions such as `scale` keep.
+    """
+    names = {str(name) for name in design.features.required_variables}
+    names |= {str(name) for name in design.target.required_variables}
+    return {
+        "levels": _categories(design.features),
+        "numbers": sorted(names - set(_categories(design.features)) - {design.parsed.site}),
+        "beside": list(design.beside),
+        "states": [
+            {str(k): dict(v) for k, v in spec.transform_state.items()}
+            for spec in (design.target, design.features)
+        ],
+    }
+
+
+def design_from(formula: str, kept: Any) -> Design:
+    """The design again: read against a small table with the levels, then given the states."""
+    import pandas
+
+    n_rows = 2 * max([2, *(len(levels) for levels in kept["levels"].values())])
+    table = {name: np.linspace(1.0, 2.0, n_rows) for name in (*kept["numbers"], *kept["beside"])}
+    for name, levels in kept["levels"].items():
+        table[name] = pandas.Categorical(
+            [levels[i % len(levels)] for i in range(n_rows)], categories=levels
+        )
+    parsed = ParsedFormula.of(formula)
+    table[parsed.site] = np.array(["only"] * n_rows, dtype=object)
+    design, _ = design_of(formula, pandas.DataFrame(table), kept["beside"])
+    for spec, states in zip((design.target, design.features), kept["states"]):
+        if set(map(str, spec.transform_state)) != set(states):
+            raise ValueError(f"formula {formula!r}: the kept states do not belong to it")
+        for name in list(spec.transform_state):
+            spec.transform_state[name].clear()
+            spec.transform_state[name].update(states[str(name)])
+    return design
+
+
 def as_pandas(table: Any, site: str = "site") -> Any:
     """A table of any kind, or a federation, as pandas has it."""
     import narwhals.stable.v1 as nw
@@ -139,7 +179,7 @@ def as_pandas(table: Any, site: str = "site") -> Any:
         if table.y is not None:
             frame[table.target_name or "y"] = table.y
         frame[site] = np.array(table.names, dtype=object)[table.owner]
-        return frame
+        return frame.iloc[table.given_order]
     try:
         return nw.from_native(table, eager_only=True).to_pandas()
     except TypeError:
@@ -149,7 +189,15 @@ def as_pandas(table: Any, site: str = "site") -> Any:
 
 
 def _matrix(spec: Any, frame: Any) -> Any:
-    return spec.get_model_matrix(frame, context={})
+    from formulaic.errors import FormulaicError
+
+    try:
+        return spec.get_model_matrix(frame, context={})
+    except FormulaicError as error:
+        raise ValueError(
+            f"the table lacks what the formula needs: {error} Its columns are "
+            f"{listed(frame.columns)}"
+        ) from None
 
 
 def _numbers(frame: Any, name: str) -> Floats:
@@ -176,7 +224,10 @@ def _known_levels(spec: Any, frame: Any) -> None:
             continue
         values = frame[name]
         if values.isna().any():
-            raise ValueError(f"column {name!r} has {int(values.isna().sum())} missing values")
+            raise ValueError(
+                f"column {name!r} has {int(values.isna().sum())} missing values; drop these rows "
+                "or make missing a level of its own (NaN)"
+            )
         strange = sorted({str(value) for value in values if value not in levels})
         if strange:
             raise ValueError(

