@@ -113,14 +113,14 @@ def align(
         aligner = _choose(method, len(points), n_components)
         own = aligner(points, np.random.default_rng(random_state))
         target = _reference(points, own)
-        order = _by_coordinates(target + origin)
+        order = by_coordinates(target + origin)
         own, target = own[:, order], target[order]
     permutations[usable] = own
     ambiguous[usable] = _in_doubt(_relabel(points, own), target)
     return Alignment(permutations, ambiguous, target + origin)
 
 
-def _by_coordinates(reference: Floats) -> Indices:
+def by_coordinates(reference: Floats) -> Indices:
     """Order of the rows (R, d) by their first coordinate; what ties there, by the next."""
     rounding = RELATIVE * np.abs(reference).max(axis=0, initial=0.0)
     columns = list(zip(reference.T, rounding))[::-1]

@@ -17,7 +17,9 @@ WITH_Y = Federation.from_groups(SITES.X, GROUPS, SITES.X.sum(axis=1))
     ("estimator", "message"),
     [
         (FedGrEM(2, family="poisson"), "family must be one of"),
-        (FedGrEM(2, covariance_type="full"), "covariance_type must be one of"),
+        (FedGrEM(2, covariance_type="whole"), "covariance_type must be one of"),
+        (FedGrEM(2, covariance_type="full", clip=2.0), "covariance_type=.full. is for"),
+        (FedGrEM(None, family="regression"), "n_components=None is for"),
         (FedGrEM(2, shrinkage="none"), "shrinkage must be one of"),
         (FedGrEM(2, init="random"), "init must be one of"),
         (FedGrEM(2, init="federated"), "is for family='regression'"),
@@ -130,5 +132,6 @@ def test_sites_see_every_offer_that_has_a_fallback(name):
     assert offered <= set(settings.seen_at_sites())
 
 
-def test_a_site_has_to_admit_a_handful_of_steps():
-    assert len(algorithm("fedgrem").steps) == 8
+def test_a_site_has_to_admit_a_dozen_steps():
+    """Eight with one covariance for all groups, six where groups have their own."""
+    assert len(algorithm("fedgrem").steps) == 14

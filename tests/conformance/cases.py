@@ -338,6 +338,13 @@ MIXTURE_CASES = (
         settings={"covariance_type": "tied", "share_weights": True},
         oracle=_centers_of_tied_gaussians,
     ),
+    _mixture(
+        "fedgrem",
+        "full",
+        settings={"covariance_type": "full", "n_restarts": 4},
+        pooled={"n_components": 1, "init": NEAR_MEANS[:1]},
+        oracle=lambda X, y: {"centers": X.mean(axis=0)[None]},
+    ),
     _mixture("fedem", "plain"),
     _mixture("fedem", "pooled", settings={"average": "pooled"}),
     _mixture(

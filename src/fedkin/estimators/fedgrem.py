@@ -14,10 +14,13 @@ class FedGrEM(ShapedUse):
     Every site has R groups of rows with its own weights and components (means or coefficients). A
     site's components are pulled to a robust centre of all sites', so that groups mean the same
     everywhere and sites with few rows borrow from the others; odd sites neither pull nor are
-    pulled.
+    pulled. Labels of rows may be known, wholly or in part: groups are then classes.
 
     Parameters
     ----------
+    n_components : int or None
+        Number of groups R. None chooses it: the shared mixture with the least BIC (Gaussian
+        mixtures). With labels there are at least as many groups as classes.
     family : {"gaussian", "regression"}
         Groups of rows x, or groups of rows with a linear regression of y on x each.
     init : {"auto", "kmeans++", "ward", "federated"} or array of shape (R, p) or (m, R, p)
@@ -28,10 +31,14 @@ class FedGrEM(ShapedUse):
         the intercept last, or none: then intercepts start at 0.
     tol : float
         The fit ends when no site's components move by more than this, relative to their size.
-    covariance_type : {"identity", "spherical", "diag", "tied"}
-        Covariance of Gaussian mixtures: the identity (the paper), each site's own number or
-        diagonal, or one matrix for all sites. Whatever it is, all groups share it: standardise or
-        whiten first (`fedkin.Standardizer`).
+    covariance_type : {"identity", "spherical", "diag", "tied", "full"}
+        Covariance of Gaussian mixtures. "identity" (the paper), or "tied", one matrix for all
+        groups and sites: standardise or whiten first (`fedkin.Standardizer`). "full", "diag" and
+        "spherical": every group has a common covariance, which each site bends to its own rows as
+        far as they carry; how far is estimated. Sites start from one mixture of all and send, for
+        each group, how many rows it has, their mean and scatter. (With `shrinkage="paper"`,
+        gradient steps, clipping, thresholds or batches "diag" and "spherical" are each site's own,
+        the same for its groups.)
     shrinkage : {"adaptive", "paper"}
         "adaptive": each site is pulled as far as its own sampling variance warrants; nothing to
         tune, but sampling variances, hence sizes of groups, leave the site. "paper": Algorithm 1
@@ -43,8 +50,9 @@ class FedGrEM(ShapedUse):
         A site's part of a round; "auto" is "em" for "adaptive", "gradient" for "paper".
     step_constant : float
         C_eta of the paper's B.1 (`step="gradient"`).
-    share_weights : bool
-        Mixture weights are sent and pulled together like components (appendix D).
+    share_weights : {"auto"} or bool
+        Mixture weights are sent and pulled together like components (appendix D). "auto": where
+        groups have covariances of their own, or labels.
     threshold : float or None
         Soft threshold of components, not of intercepts, for high dimension (appendix D).
     solver : {"exact", "alternating"}
@@ -70,8 +78,17 @@ class FedGrEM(ShapedUse):
         Share of each group at every site. In process only, as a site's own variances: elsewhere
         they stay at the sites. A site that was not heard has the population's components and
         average weights.
-    covariance_ : None or array of shape (m,), (m, d) or (d, d)
-        Covariance of the Gaussian mixtures by `covariance_type`.
+    covariance_ : None or array
+        Covariance by `covariance_type`: (d, d) for "tied"; of every site's groups (m, R, d, d) for
+        "full", (m, R, d) for "diag", (m, R) for "spherical".
+    group_covariance_ : array of shape (R, d, d), (R, d) or (R,)
+        What the sites' covariances of a group have in common.
+    degrees_ : array of shape (R,)
+        As how many rows the common covariance counts at a site.
+    lacking_ : array of shape (m, R)
+        Groups that a site has no rows of; they have the common mean and covariance there.
+    classes_ : array
+        Labels of the groups, where the fit had labels; the last groups may have none.
     sigma_ : array of shape (m,)
         Noise of the regressions, a standard deviation.
     outlier_score_ : array of shape (m,)

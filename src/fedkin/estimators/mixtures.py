@@ -112,7 +112,7 @@ class MixtureEstimator(FittedMixture):
                 f"n_samples={n_rows}"
             )
         if settings.given_start is not None:
-            _check_start(settings.given_start.shape, federation, settings)
+            check_start(settings.given_start.shape, federation, settings)
 
     def _run_with(self, settings: Any, federation: Federation | None) -> Run:
         if federation is not None:
@@ -151,6 +151,9 @@ class MixtureEstimator(FittedMixture):
 
     def _warn(self, federation: Federation | None) -> None:
         super()._warn(federation)
+        self._warn_of_groups()
+
+    def _warn_of_groups(self) -> None:
         if self.ambiguous_.any():
             remedy = "" if self._uses_target() else " or init='ward'"
             self._warning(
@@ -168,7 +171,7 @@ class MixtureEstimator(FittedMixture):
             )
 
 
-def _check_start(shape: tuple[int, ...], federation: Federation, settings: MixtureSettings) -> None:
+def check_start(shape: tuple[int, ...], federation: Federation, settings: MixtureSettings) -> None:
     """Complain about given components of another shape."""
     d, intercept = federation.n_features, settings.has_intercept
     shared = (settings.n_components, d + intercept)

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 from scipy.special import logsumexp
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from fedkin.estimators.mixtures import MixtureEstimator
+from fedkin.estimators.mixtures import MixtureEstimator, check_start
 from fedkin.federation import Federation
 from fedkin.models import shaped_mixture as shaped
 from fedkin.protocol import Run
@@ -24,6 +25,7 @@ class ShapedUse(MixtureEstimator):
 
     _private = (*MixtureEstimator._private, "_codes")
     _codes: np.ndarray | None = None
+    _used: Any
 
     # ------------------------------------------------------------ labels
 
@@ -58,6 +60,15 @@ class ShapedUse(MixtureEstimator):
     def _check_data(self, federation: Federation, settings: Any) -> None:
         if not settings.shaped:
             super()._check_data(federation, settings)
+            return
+        n_rows, wanted = len(federation.X), settings.n_components or 1
+        if n_rows < wanted:
+            raise ValueError(
+                f"n_components={wanted} needs at least as many rows; all sites together have "
+                f"n_samples={n_rows}"
+            )
+        if settings.given_start is not None:
+            check_start(settings.given_start.shape, federation, settings)
 
     # ------------------------------------------------------------ attributes
 
@@ -71,6 +82,18 @@ class ShapedUse(MixtureEstimator):
         self.covariance_ = of_kind(result.scale, kind)
         self.group_covariance_ = of_kind(result.covariances, kind)
         self.degrees_, self.lacking_ = result.degrees, result.lacking
+
+    def _warn(self, federation: Federation | None) -> None:
+        if self.converged_ or self._used.shrinkage != "paper":
+            super()._warn(federation)
+            return
+        self._warning(
+            f"FedGrEM with the paper's penalty did not settle within max_rounds={self.max_rounds}: "
+            "steps of a fixed length creep. Raise max_rounds to 1000, as the paper does, take "
+            "step='em', or shrinkage='adaptive', which has nothing to tune",
+            ConvergenceWarning,
+        )
+        self._warn_of_groups()
 
     # ------------------------------------------------------------ use
 
@@ -161,7 +184,7 @@ class ShapedUse(MixtureEstimator):
         shapes = np.zeros((m, n_groups, d)), np.zeros((m, n_groups, d, d))
         keep = not self._used.shares_weights
         new = borrowed.posterior(nothing, *shapes, common, kind, keep)
-        fit = new.weights, new.means, *borrowed.predictive(new, common, kind)
+        fit: Any = new.weights, new.means, *borrowed.predictive(new, common, kind)
         known = result.weights, result.components, result.predictive, result.freedom
         here, learn = places >= 0, places < 0
         fit = tuple(np.array(part) for part in fit)
@@ -205,7 +228,9 @@ def encoded(y: Any, classes: np.ndarray | None = None) -> tuple[np.ndarray, np.n
     elif labels.dtype.kind == "f":
         known = np.isfinite(labels) & (labels != -1)
     else:
-        known = np.array([v is not None and v == v and v != -1 for v in labels.tolist()], dtype=bool)
+        known = np.array(
+            [v is not None and v == v and v != -1 for v in labels.tolist()], dtype=bool
+        )
     present = labels[known]
     if present.dtype.kind == "f" and (present != np.round(present)).any():
         raise ValueError(

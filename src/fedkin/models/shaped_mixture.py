@@ -58,6 +58,14 @@ class LabelledRows:
         """Rows of every client, (m,)."""
         return self.rows.sizes
 
+    def take(self, who: Indices) -> LabelledRows:
+        """Some clients, in the order given."""
+        if self.labels is None:
+            return LabelledRows(self.rows.take(who))
+        chosen = [np.isin(block.clients, who) for block in self.rows.blocks]
+        labels = tuple(own[kept] for own, kept in zip(self.labels, chosen) if kept.any())
+        return LabelledRows(self.rows.take(who), labels)
+
 
 def prepare(clients: Federation, labelled: bool = False) -> LabelledRows:
     """The clients' rows; with `labelled`, y holds the number of a row's group, or UNKNOWN."""
@@ -165,7 +173,9 @@ def _log_joint(chunk: Chunk, roots: Floats, offsets: Floats, logs: Floats) -> Fl
     who, columns = chunk.clients, chunk.data[:, :-1]
     white = _own(roots, who) @ columns[:, None, None]
     white -= _own(offsets, who)[..., None]
-    return np.asarray(_own(logs, who)[..., None] - 0.5 * np.einsum("ksrdn,ksrdn->ksrn", white, white))
+    return np.asarray(
+        _own(logs, who)[..., None] - 0.5 * np.einsum("ksrdn,ksrdn->ksrn", white, white)
+    )
 
 
 def _own(array: Array, who: Indices) -> Array:

@@ -18,7 +18,7 @@ found by marginal likelihood (`learn`): the amount of borrowing is estimated, no
   of freedom where the mean is the site's own, n where it is the common one, and in between what the
   pull leaves, so that nothing collapses.
 - The common covariance of a group is itself bent to the average of all groups, by degrees found
-  likewise: six groups of 20 features have 1,260 numbers, and few sites of few rows do not tell them.
+  likewise: six groups of 20 features have 1,260 numbers, and few rows do not tell them.
 - A site whose mean is too far for the others neither pulls nor is pulled (`belonging`).
 
 A group without rows at a site takes the common values.
@@ -247,9 +247,17 @@ def unpacked(numbers: Floats, d: int, kind: str) -> Floats:
 
 
 def learn(
-    counts: Floats, means: Floats, scatter: Floats, common: Common, kind: str
+    counts: Floats,
+    means: Floats,
+    scatter: Floats,
+    common: Common,
+    kind: str,
+    alike: bool = False,
 ) -> Common:
-    """The mixture that sites share, from their counts, means and scatter added up."""
+    """The mixture that sites share, from their counts, means and scatter added up.
+
+    With covariances `alike` all groups have their average.
+    """
     n_rows = counts.sum(axis=0)
     alive = n_rows[:, None] > FEW
     centers = np.einsum("mr,mrd->rd", counts, means) / np.where(alive, n_rows[:, None], 1.0)
@@ -259,12 +267,10 @@ def learn(
         about = counts[..., None, None] * (away[..., :, None] * away[..., None, :])
         total = shaped((scatter + about).sum(axis=0), kind)
         each = total / np.maximum(n_rows, FEW)[:, None, None]
-        covariances, known = _of_groups(each, n_rows, kind)
+        covariances, known = _of_groups(each, n_rows, "tied" if alike else kind)
         common = common._replace(covariances=covariances, known=known)
     shares = (n_rows + FEW) / (n_rows + FEW).sum()
-    return common._replace(
-        centers=centers, concentration=common.concentration.sum() * shares
-    )
+    return common._replace(centers=centers, concentration=common.concentration.sum() * shares)
 
 
 def learn_own(
@@ -401,7 +407,7 @@ def log_multigamma(values: Floats | float, order: int) -> Floats:
 
 
 def floored(covariance: Floats) -> Floats:
-    """A covariance (d, d) with no eigenvalue below a share of their mean; one where all are zero."""
+    """A covariance (d, d) with no eigenvalue below a share of their mean; one if all are zero."""
     values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
     mean = values.mean()
     least = LEAST_EIGENVALUE * mean if mean > 0 else 1.0

@@ -210,6 +210,16 @@ class Coordinator(ABC):
             self.covariance = (min(between, 1.0) or 1.0) * np.eye(components.shape[-1])
         self.hear((yield self.ask("first step")))
 
+    def _still_ambiguous(self) -> Bools:
+        """Sites whose groups could be matched otherwise at the start, and still can at the end.
+
+        What the fit has made clear since then costs nothing.
+        """
+        assert self.centers is not None
+        ended = align(self.shared, reference=self.centers).ambiguous
+        still: Bools = self.ambiguous & ended
+        return still
+
     def result(self, replies: Replies, history: list[float], converged: bool) -> JoinedResult:
         """The fit, when the sites have settled their weights."""
         assert self.centers is not None
@@ -222,7 +232,7 @@ class Coordinator(ABC):
             noise=self.noise,
             between_variance=self.between_variance,
             outlier_score=self.outlier_score,
-            ambiguous=self.ambiguous,
+            ambiguous=self._still_ambiguous(),
             halvings=np.nan_to_num(halvings),
             site_loglik=over_roster(replies["loglik"], replies.clients, m),
             site_rows=self.rows,

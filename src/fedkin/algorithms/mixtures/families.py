@@ -180,15 +180,8 @@ class RegressionFamily(Family):
         return np.full_like(own, common["noise"][0]) if shared else own
 
 
-class ShapedFamily(Family):
+class ShapedFamily(GaussianFamily):
     """Rows are normal about means with a covariance for every group of a site."""
-
-    model = gaussian
-    common_scale = keeps_scale = False
-    sent_for_scale = ()
-
-    def __init__(self, settings: MixtureSettings) -> None:
-        self.settings = settings
 
     def prepare(self, clients):
         """Rows about their site's mean, labels aside."""

@@ -72,6 +72,7 @@ LEAST_WEIGHT = 1e-6
 class FedGremSettings(JoinedSettings):
     """What can be set; `fedkin.FedGrEM` says what each does."""
 
+    n_components: int | None = setting(2, Whole(or_none=True), at_site=True)  # type: ignore[assignment]
     covariance_type: str = setting("identity", one_of(*COVARIANCE_TYPES, "full"), at_site=True)
     shrinkage: str = setting("adaptive", one_of("adaptive", "paper"), at_site=True)
     second_start: Any = setting("auto", one_of("auto", True, False))
@@ -104,7 +105,8 @@ class FedGremSettings(JoinedSettings):
     @property
     def shaped(self) -> bool:
         """Whether groups have covariances of their own (`shaped`), or labels."""
-        return self._plain and (self.labels or self.covariance_type in OWN_KINDS)
+        chosen = self.n_components is None
+        return self._plain and (self.labels or chosen or self.covariance_type in OWN_KINDS)
 
     @property
     def _plain(self) -> bool:
@@ -121,14 +123,16 @@ class FedGremSettings(JoinedSettings):
     def check_together(self) -> None:
         """Complain about what groups with covariances of their own do not know."""
         super().check_together()
-        wanted = self.covariance_type == "full" or self.labels
-        if not wanted or self._plain:
-            return
-        what = "labels" if self.labels else "covariance_type='full'"
-        raise ValueError(
-            f"{what} are for family='gaussian' with shrinkage='adaptive', step='em' and none of "
-            "clip, threshold, batch_size, local_steps"
-        )
+        wanted = {
+            "labels": self.labels,
+            "n_components=None": self.n_components is None,
+            "covariance_type='full'": self.covariance_type == "full" and self.family == "gaussian",
+        }
+        for what in (what for what, is_so in wanted.items() if is_so and not self._plain):
+            raise ValueError(
+                f"{what} is for family='gaussian' with shrinkage='adaptive', step='em' and none of "
+                "clip, threshold, batch_size, local_steps"
+            )
 
     @property
     def second_fit(self) -> bool:
@@ -207,7 +211,7 @@ class FedGrem(Coordinator):
     def __init__(self, settings: FedGremSettings, roster: Roster) -> None:
         super().__init__(settings, roster)
         self.penalty = float(settings.penalty_start)
-        self.shared_weights = np.full(self.order.shape, 1.0 / settings.n_components)
+        self.shared_weights = np.full(self.order.shape, 1.0 / self.order.shape[1])
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -255,8 +259,7 @@ class FedGrem(Coordinator):
     def _root(self) -> Floats:
         """A root of the common covariance; of the identity where there is none."""
         known = self.covariance if self.covariance.size else np.eye(self.estimates.shape[-1])
-        root: Floats = np.linalg.cholesky(known)
-        return root
+        return np.asarray(np.linalg.cholesky(known))
 
     def _as_printed(self) -> None:
         """Algorithm 1 with the penalties of B.1."""

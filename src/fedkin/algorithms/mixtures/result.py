@@ -110,7 +110,7 @@ class MixtureResult(Result):
         """The fit in half a line."""
         kind = "regressions" if about.settings.family == "regression" else "groups"
         return (
-            f"{len(about.sites)} sites, {about.settings.n_components} {kind}, "
+            f"{len(about.sites)} sites, {self._n_groups(about)} {kind}, "
             f"log likelihood {np.nansum(self.site_loglik):.6g}"
         )
 
@@ -121,8 +121,12 @@ class MixtureResult(Result):
             "sites": Table(self._sites(about), "Sites"),
         }
 
+    def _n_groups(self, about: About) -> int:
+        """Number of groups; where it was chosen, the centres tell."""
+        return int(about.settings.n_components) if self.centers is None else len(self.centers)
+
     def _population(self, about: About) -> dict[str, Any]:
-        columns: dict[str, Any] = {"group": np.arange(about.settings.n_components)}
+        columns: dict[str, Any] = {"group": np.arange(self._n_groups(about))}
         if self.weights is not None:
             columns["mean weight"] = self.weights[self.heard].mean(axis=0)
         if self.between_variance is not None and np.isfinite(self.between_variance).all():
@@ -203,8 +207,9 @@ class FedGremResult(JoinedResult):
         """What groups have in common."""
         assert self.centers is not None and self.counts is not None
         n_estimates = np.array(float((self.counts > borrowed.FEW).sum()))
-        shapes: Any = (self.between, self.covariances, self.degrees, self.concentration)
-        return borrowed.Common(self.centers, *shapes, n_estimates, self.known)
+        shapes: tuple[Any, ...] = (self.between, self.covariances, self.degrees, self.concentration)
+        everything: Any = (self.centers, *shapes, n_estimates, self.known)
+        return borrowed.Common(*everything)
 
     def remarks(self, about: About) -> list[str]:
         """With the sites that lack groups."""

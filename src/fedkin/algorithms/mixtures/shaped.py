@@ -24,7 +24,8 @@ import numpy as np
 
 from fedkin.algorithms.mixtures.coordinator import largest_change
 from fedkin.algorithms.mixtures.result import FedGremResult
-from fedkin.arrays import Floats
+from fedkin.alignment import by_coordinates
+from fedkin.arrays import Bools, Floats
 from fedkin.federation import Federation
 from fedkin.models import gaussian_mixture as gaussian
 from fedkin.models import gaussian_mixture_starts as starts
@@ -44,6 +45,12 @@ CLUSTER_PASSES = 20
 SHARED_ROUNDS, ROUNDS_OF_ALL, SHARED_TOL = 100, 10, 1e-4
 # The most numbers of one round of the shared mixture: 160 MB of doubles.
 MOST_NUMBERS = 2e7
+# The most groups that are tried where none are given; ends when so many more in a row do not help.
+MOST_GROUPS, WORSE_IN_A_ROW = 15, 2
+# A site that has more than half of a group alone is left out of the shared mixture and departs from
+# that of the others, if there are so many sites, it does not have so much of all rows, and no less
+# than this share of the sites is left; the mixture is looked for so often at most.
+LEAST_SITES, MOST_OF_ALL, MOST_TRUSTED, SEARCHES = 5, 0.25, 0.65, 3
 # Where the fit begins: sites differ by this share of the covariance, borrow as from so many rows.
 FIRST_BETWEEN, FIRST_DEGREES, FIRST_TOTAL = 0.1, 100.0, 10.0
 
@@ -76,7 +83,10 @@ CLUSTERS = {
     "means": Field(("R", "d"), "means of the clusters"),
     "variance": Field((), "mean variance inside clusters, in units of the columns' spread"),
 }
-UNITS = {"units": Field(("d",), "typical spread of every column")}
+SEEDING = {
+    "units": Field(("d",), "typical spread of every column"),
+    "wanted": Field(("R",), "as many entries as clusters wanted"),
+}
 SHARED = {
     "means": Field(("S", "R", "d"), "means of the shared mixtures"),
     "covariances": Field(("S", "R", "d", "d"), "covariances of the shared mixtures"),
@@ -108,7 +118,7 @@ def columns(clients, cache, settings, common, personal, memory, keys):
 def seeds(clients, cache, settings, common, personal, memory, keys, how="kmeans++"):
     """Clusters of a site's rows, by EM with one variance, in units of the columns' spread."""
     scaled = Federation(clients.X / common["units"], clients.offsets, clients.names)
-    rows, n_groups = gaussian.prepare(scaled), settings.n_components
+    rows, n_groups = gaussian.prepare(scaled), len(common["wanted"])
     if how == "ward":
         begin = starts.ward_start(rows, n_groups, "spherical")
     else:
@@ -156,8 +166,8 @@ def _reply(cache, found, settings):
 
 STEPS = {
     "columns": Step(columns, COLUMNS),
-    "seeds": Step(seeds, CLUSTERS, UNITS),
-    "seeds_by_ward": Step(partial(seeds, how="ward"), CLUSTERS, UNITS),
+    "seeds": Step(seeds, CLUSTERS, SEEDING),
+    "seeds_by_ward": Step(partial(seeds, how="ward"), CLUSTERS, SEEDING),
     "labelled": Step(labelled, OF_GROUPS),
     "shared_moments": Step(shared_moments, OF_STARTS, SHARED, SHARED_OWN),
     "own_moments": Step(own_moments, OF_GROUPS, personal=OWN),
@@ -173,6 +183,8 @@ class Borrowing:
     def __init__(self, settings: Any, roster: Roster) -> None:
         self.settings, self.roster, self.kind = settings, roster, settings.covariance_type
         self.own_weights = not settings.shares_weights
+        self.trusted: Bools = np.ones(len(roster), dtype=bool)
+        self.shares = np.empty((len(roster), 0))
         self.last = LastReplies(len(roster))
         self.common: borrowed.Common
         self.own: borrowed.Posterior
@@ -194,13 +206,57 @@ class Borrowing:
         elif known is not None and (known[0].sum(axis=0) > 0).all():
             self.common = self._first(*known, np.square(units))
         else:
-            step, made = "seeds_by_ward" if settings.start == "ward" else "seeds", []
-            # Columns compared as they are, and by their spread: neither suits all data.
-            for by in (np.full_like(units, np.sqrt(np.square(units).mean())), units):
-                replies = yield Ask(step, {"units": by}, note="clusters at the sites")
-                made += self._starts(replies, by, known)
-            yield from self._shared(made)
+            if settings.n_components is None:
+                yield from self._choose(units)
+            else:
+                yield from self._search(settings.n_components, units, known)
+            if known is None:
+                self._put_in_order()
         self._depart()
+
+    def _put_in_order(self) -> None:
+        """The order of groups is that of their centres, not of the starts."""
+        order, *parts = by_coordinates(self.common.centers), *self.common
+        turned = (part[order] if part.ndim else part for part in parts)
+        self.common = borrowed.Common(*turned)
+
+    def _choose(self, units: Floats) -> Generator[Ask, Replies, None]:
+        """As many groups as the shared mixture has the least BIC with."""
+        best, worse = np.inf, 0
+        for n_groups in range(1, MOST_GROUPS + 1):
+            loglik, n_rows = yield from self._search(n_groups, units)
+            criterion = n_parameters(n_groups, len(units), self.kind) * np.log(n_rows) - 2 * loglik
+            worse = worse + 1 if criterion >= best else 0
+            if criterion < best:
+                best, chosen = criterion, self.common
+            if worse >= WORSE_IN_A_ROW:
+                break
+        self.common = chosen
+
+    def _search(
+        self, n_groups: int, units: Floats, known: Any = None
+    ) -> Generator[Ask, Replies, tuple[float, float]]:
+        """The likeliest shared mixture; without sites that have a group of it for themselves."""
+        self.trusted[:] = True
+        for _ in range(SEARCHES):
+            found = yield from self._search_once(n_groups, units, known)
+            alone = alone_in_a_group(self.shares * self.trusted[:, None])
+            if not alone.any() or (self.trusted & ~alone).mean() < MOST_TRUSTED:
+                break
+            self.trusted &= ~alone
+        return found
+
+    def _search_once(
+        self, n_groups: int, units: Floats, known: Any = None
+    ) -> Generator[Ask, Replies, tuple[float, float]]:
+        """The likeliest shared mixture from starts among the clusters of trusted sites."""
+        step, made = "seeds_by_ward" if self.settings.start == "ward" else "seeds", []
+        # Columns compared as they are, and by their spread: neither suits all data.
+        for by in (np.full_like(units, np.sqrt(np.square(units).mean())), units):
+            common = {"units": by, "wanted": np.zeros(n_groups)}
+            replies = yield Ask(step, common, note="clusters at the sites")
+            made += self._starts(replies, by, known)
+        return (yield from self._shared(made))
 
     def _first(self, counts: Floats, means: Floats, scatter: Floats, spread: Floats):
         """What labelled groups have in common, sites put together."""
@@ -221,7 +277,8 @@ class Borrowing:
 
     def _starts(self, replies: Replies, units: Floats, known: Any) -> list[borrowed.Common]:
         """Mixtures that begin at centres among the sites' clusters."""
-        counts, points = replies["counts"], replies["means"] / units
+        heard = self.trusted[replies.clients]
+        counts, points = replies["counts"][heard], replies["means"][heard] / units
         rng = np.random.default_rng([self.roster.seed, 0x5EED])
         seen, fixed = np.empty(0, dtype=np.intp), np.empty((0, points.shape[-1]))
         if known is not None:
@@ -245,7 +302,7 @@ class Borrowing:
             made.append(self._at(centers[np.argsort(order)] * units, spread))
         return made
 
-    def _shared(self, found: list[borrowed.Common]) -> Generator[Ask, Replies, None]:
+    def _shared(self, found: list[borrowed.Common]) -> Generator[Ask, Replies, tuple[float, float]]:
         """EM of mixtures that all sites share, from several starts; the likeliest stays.
 
         Weights are common, too: with weights of their own, groups would become kinds of sites.
@@ -262,24 +319,36 @@ class Borrowing:
             replies = yield Ask(
                 "shared_moments", common, {"weights": weights}, note="shared mixture"
             )
-            loglik = replies.total("loglik")
-            found = self._raised(found, replies)
+            heard = self.trusted[replies.clients]
+            loglik = replies["loglik"][heard].sum(axis=0)
+            found = self._raised(found, replies, alike=number <= ROUNDS_OF_ALL)
             gain = (loglik - before) / max(replies.total("rows"), 1.0)
             kept = np.arange(len(found))
             if len(found) > 1 and number % ROUNDS_OF_ALL == 0:
                 kept = np.sort(tied_order(-loglik)[: (len(found) + 1) // 2])
             found, before = [found[s] for s in kept], loglik[kept]
-            if number > 2 and np.abs(gain[kept]).max() <= SHARED_TOL:
+            if number > ROUNDS_OF_ALL + 1 and np.abs(gain[kept]).max() <= SHARED_TOL:
                 break
-        self.common = found[int(first_best(before, floor=RELATIVE))]
+        best = int(first_best(before, floor=RELATIVE))
+        self.common = found[best]
+        self.shares = np.zeros((m, n_groups))
+        self.shares[replies.clients] = replies["counts"][:, kept[best]]
+        return float(before[best]), float(replies["rows"][heard].sum())
 
-    def _raised(self, found: list[borrowed.Common], replies: Replies) -> list[borrowed.Common]:
-        """The M-step of every start."""
-        counts, means, scatter = self._of(replies)
-        return [
-            borrowed.learn(*(part[:, s] for part in (counts, means, scatter)), one, self.kind)
-            for s, one in enumerate(found)
-        ]
+    def _raised(
+        self, found: list[borrowed.Common], replies: Replies, alike: bool
+    ) -> list[borrowed.Common]:
+        """The M-step of every start; of every other at first with one covariance for all groups.
+
+        A group that may be as wide as it likes can swallow others before they are found.
+        """
+        parts, heard = self._of(replies), self.trusted[replies.clients]
+        made = []
+        for s, one in enumerate(found):
+            counts, means, scatter = (part[heard, s] for part in parts)
+            together = alike and s % 2 == 0
+            made.append(borrowed.learn(counts, means, scatter, one, self.kind, together))
+        return made
 
     # ------------------------------------------------------------ rounds
 
@@ -364,7 +433,8 @@ def program(roster: Roster, settings: Any) -> Program:
     """A shared mixture; sites depart from it until nothing moves."""
     server = Borrowing(settings, roster)
     yield from server.begin()
-    history, at_rest, loglik = [], 0, np.full(len(roster), np.nan)
+    history: list[float] = []
+    at_rest, loglik = 0, np.full(len(roster), np.nan)
     for _ in range(settings.max_rounds):
         note = f"moved {history[-1]:.1e}" if history else "sites depart"
         replies = yield server.ask(note, settings.fraction)
@@ -381,6 +451,24 @@ def program(roster: Roster, settings: Any) -> Program:
 
 
 # ------------------------------------------------------------------ starts among clusters
+
+
+def alone_in_a_group(counts: Floats) -> Bools:
+    """Sites (m,) that have more than half of the rows (m, R) of a group, and not half of all.
+
+    Of few sites, each has a large part of every group.
+    """
+    m, whole = len(counts), np.maximum(counts.sum(axis=0), 1e-300)
+    alone: Bools = (counts / whole > 0.5).any(axis=1)
+    large = counts.sum(axis=1) > MOST_OF_ALL * np.maximum(counts.sum(), 1e-300)
+    return alone & ~large if m >= LEAST_SITES else np.zeros(m, dtype=bool)
+
+
+def n_parameters(n_groups: int, d: int, kind: str) -> int:
+    """Numbers that a mixture shared by all sites is made of."""
+    whole = d * (d + 1) // 2
+    of_each = {"full": whole, "diag": d, "spherical": 1}.get(kind, 0)
+    return n_groups * (1 + d + of_each) - 1 + (whole if kind == "tied" else 0)
 
 
 def spread_of(replies: Replies) -> Floats:

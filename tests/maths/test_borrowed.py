@@ -1,0 +1,289 @@
+"""Groups with covariances of their own: borrowing by degrees, labels, sites without groups."""
+
+import numpy as np
+import pytest
+from scipy.special import logsumexp
+from scipy.stats import invwishart, multivariate_normal, multivariate_t, wishart
+from tests.maths.test_fedgrem import errors, small
+
+from fedkin import Federation, FedGrEM
+from fedkin.models import shaped_mixture as shaped
+from fedkin.shrinkage import borrowed
+
+# --- the E-step against densities of SciPy -------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ragged():
+    rng = np.random.default_rng(0)
+    tables = {f"s{k}": rng.normal(5.0, 2.0, size=(n, 3)) for k, n in enumerate((7, 12, 1, 30))}
+    clients = Federation.from_clients(tables)
+    weights = rng.dirichlet(np.ones(2), size=(4, 1))
+    covariances = wishart(5, np.eye(3)).rvs(8, random_state=0).reshape(4, 1, 2, 3, 3)
+    return clients, shaped.Groups(weights, rng.normal(5.0, 1.0, size=(4, 1, 2, 3)), covariances)
+
+
+def test_moments_are_those_of_rows_weighted_by_hand(ragged):
+    clients, groups = ragged
+    found = shaped.expect(shaped.prepare(clients), groups)
+    for k in range(4):
+        X = clients.client(k)[0]
+        joint = np.stack(
+            [
+                np.log(groups.weights[k, 0, r])
+                + multivariate_normal(groups.means[k, 0, r], groups.covariances[k, 0, r]).logpdf(X)
+                for r in range(2)
+            ],
+            axis=-1,
+        ).reshape(len(X), 2)
+        share = np.exp(joint - logsumexp(joint, axis=1, keepdims=True))
+        np.testing.assert_allclose(found.loglik[k, 0], logsumexp(joint, axis=1).sum())
+        np.testing.assert_allclose(found.counts[k, 0], share.sum(axis=0))
+        for r in range(2):
+            mean = np.average(X, axis=0, weights=share[:, r])
+            scatter = (share[:, r, None] * (X - mean)).T @ (X - mean)
+            np.testing.assert_allclose(found.means[k, 0, r], mean)
+            np.testing.assert_allclose(found.scatter[k, 0, r], scatter, atol=1e-9)
+
+
+def test_densities_of_uncertain_covariances_are_students(ragged):
+    clients, groups = ragged
+    freedom = np.full((4, 2), 7.0)
+    found = shaped.log_joint(shaped.prepare(clients), groups, freedom)
+    k, r = 3, 1
+    shape = groups.covariances[k, 0, r] * 5.0 / 7.0
+    wanted = multivariate_t(groups.means[k, 0, r], shape, df=7).logpdf(clients.client(k)[0])
+    own = clients.owner == k
+    np.testing.assert_allclose(found[own, r] - np.log(groups.weights[k, 0, r]), wanted)
+
+
+def test_rows_with_labels_count_for_their_group_alone(ragged):
+    clients, groups = ragged
+    rng = np.random.default_rng(1)
+    label = rng.integers(0, 2, len(clients.X)).astype(float)
+    told = Federation(clients.X, clients.offsets, clients.names, y=label)
+    found = shaped.expect(shaped.prepare(told, labelled=True), groups)
+    wanted = shaped.labelled_moments(shaped.prepare(told, labelled=True), 2)
+    np.testing.assert_allclose(found.counts[:, 0], wanted.counts, atol=1e-9)
+    np.testing.assert_allclose(found.scatter[:, 0], wanted.scatter, atol=1e-8)
+    np.testing.assert_allclose(wanted.counts[3, 1], label[clients.owner == 3].sum())
+
+
+def test_some_clients_keep_their_rows_and_labels(ragged):
+    clients, groups = ragged
+    label = np.arange(len(clients.X)) % 3 - 1.0
+    told = Federation(clients.X, clients.offsets, clients.names, y=label)
+    rows, who = shaped.prepare(told, labelled=True), np.array([3, 1])
+    some = shaped.expect(rows.take(who), shaped.Groups(*(part[who] for part in groups)))
+    for part, whole in zip(some, shaped.expect(rows, groups)):
+        np.testing.assert_allclose(part, whole[who], atol=1e-9)
+
+
+# --- how much is borrowed ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "d"), [("full", 4), ("diag", 4), ("spherical", 4)])
+@pytest.mark.parametrize("beyond", [5.0, 40.0])
+def test_degrees_of_freedom_are_found_from_scatter(kind, d, beyond):
+    rng = np.random.default_rng(0)
+    n_sites, rows = 400, 12
+    if kind == "full":
+        own = invwishart(beyond + d + 1, beyond * np.eye(d)).rvs(n_sites, random_state=1)
+    else:
+        width = 1 if kind == "spherical" else d
+        level = beyond / rng.chisquare(beyond + 2, size=(n_sites, width))
+        own = np.repeat(level, d // width, axis=1)[:, :, None] * np.eye(d)
+    rooted = np.linalg.cholesky(own)
+    z = rooted @ rng.normal(size=(n_sites, d, rows))
+    scatter = borrowed.shaped(z @ z.swapaxes(-1, -2), kind)[:, None]
+    counts = np.full((n_sites, 1), float(rows))
+    found = borrowed.best_degrees(scatter, counts, np.eye(d)[None], kind)[0]
+    assert beyond / 1.6 < found < 1.6 * beyond
+
+
+def test_sites_that_do_not_differ_have_the_covariance_of_all():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 3)) @ np.diag([1.0, 2.0, 0.5])
+    found = FedGrEM(1, covariance_type="full", random_state=0).fit(X, groups=np.arange(600) % 20)
+    np.testing.assert_allclose(found.group_covariance_[0], np.cov(X.T), atol=0.15)
+    assert np.abs(found.covariance_ - found.group_covariance_).max() < 0.3
+    assert found.degrees_[0] > 100
+
+
+def test_packing_keeps_what_a_kind_needs():
+    matrices = wishart(6, np.eye(4)).rvs(3, random_state=0)
+    for kind in ("full", "diag", "spherical"):
+        back = borrowed.unpacked(borrowed.packed(matrices, kind), 4, kind)
+        np.testing.assert_allclose(back, borrowed.shaped(matrices, kind))
+
+
+# --- fits ----------------------------------------------------------------------------------------
+
+
+def bent_sites(n_sites=12, n_rows=80, seed=0):
+    """Three groups whose covariances differ by group and by site, and the truth."""
+    rng = np.random.default_rng(seed)
+    centers = np.array([[0.0, 0, 0, 0], [6.0, 0, 0, 0], [0.0, 6, 0, 0]])
+    shapes = [np.diag([0.3, 1.0, 2.0, 0.5]), np.diag([1.0, 0.2, 0.2, 1.0]), np.eye(4)]
+    tables, labels, means, covs = {}, [], [], []
+    for k in range(n_sites):
+        mean = centers + 0.3 * rng.normal(size=centers.shape)
+        own = [invwishart(35, 30 * c).rvs(random_state=rng) for c in shapes]
+        label = rng.choice(3, n_rows)
+        noise = np.stack([np.linalg.cholesky(own[r]) @ rng.normal(size=4) for r in label])
+        tables[f"s{k:02d}"] = mean[label] + noise
+        labels.append(label)
+        means.append(mean)
+        covs.append(own)
+    return Federation.from_clients(tables), np.concatenate(labels), np.array(means), np.array(covs)
+
+
+@pytest.fixture(scope="module")
+def bent():
+    clients, labels, means, covs = bent_sites()
+    fitted = FedGrEM(3, covariance_type="full", random_state=0).fit(clients)
+    return clients, labels, means, covs, fitted
+
+
+def test_covariances_that_differ_by_group_and_site_are_found_as_with_labels(bent):
+    """Within a tenth of what the same fit reaches with all labels known."""
+    clients, labels, means, covs, fitted = bent
+    known = FedGrEM(3, covariance_type="full", random_state=0)
+    known.fit(clients.X, labels, groups=np.array(clients.names)[clients.owner])
+    floor, reached = (errors(m.means_, means).mean() for m in (known, fitted))
+    assert reached < 1.1 * floor
+    order = [np.linalg.norm(fitted.centers_ - c, axis=1).argmin() for c in known.centers_]
+    away = np.linalg.norm(fitted.covariance_[:, order] - covs, axis=(2, 3)).mean()
+    assert away < 1.1 * np.linalg.norm(known.covariance_ - covs, axis=(2, 3)).mean()
+
+
+def test_borrowing_beats_all_rows_together_and_every_site_alone(bent):
+    from sklearn.mixture import GaussianMixture
+
+    clients, _, means, covs, fitted = bent
+    rng = np.random.default_rng(9)
+    test = {}
+    for k, name in enumerate(clients.names):
+        label = rng.choice(3, 60)
+        noise = [np.linalg.cholesky(covs[k, r]) @ rng.normal(size=4) for r in label]
+        test[name] = means[k][label] + np.stack(noise)
+    rows = Federation.from_clients(test)
+    pooled = GaussianMixture(3, n_init=3, random_state=0).fit(clients.X).score(rows.X)
+    alone = []
+    for k in range(len(clients.names)):
+        own = GaussianMixture(3, n_init=3, random_state=0).fit(clients.client(k)[0])
+        alone.append(own.score_samples(rows.client(k)[0]))
+    assert fitted.score(rows) > max(pooled, np.concatenate(alone).mean()) + 0.02
+
+
+@pytest.mark.parametrize("kind", ["full", "diag", "spherical"])
+def test_a_spoilt_site_takes_no_group_over_and_ten_rows_collapse_nowhere(kind):
+    sim = small(0.3, n_clients=12, n_rows=12)
+    X, names = sim.clients.X.copy(), np.array(sim.clients.names)[sim.clients.owner]
+    odd = names == sim.clients.names[0]
+    X[odd] = 40.0 + 3.0 * np.random.default_rng(0).normal(size=(odd.sum(), 4))
+    found = FedGrEM(3, covariance_type=kind, random_state=0).fit(X, groups=names)
+    assert errors(found.means_[1:], sim.components[1:]).mean() < 0.6
+    assert found.outlier_score_.argmax() == 0 and found.outlier_score_[0] > 4
+    spread = found.covariance_[1:]
+    if kind == "full":
+        spread = np.linalg.eigvalsh(spread)
+    assert spread.min() > 0.2
+
+
+def test_a_group_that_a_site_lacks_has_the_common_values():
+    sim = small(0.2, n_clients=8, n_rows=60)
+    names = np.array(sim.clients.names)[sim.clients.owner]
+    kept = ~((names == sim.clients.names[2]) & (sim.labels == 1))
+    found = FedGrEM(3, covariance_type="full", random_state=0)
+    found.fit(sim.clients.X[kept], groups=names[kept])
+    group = np.linalg.norm(found.centers_ - sim.centers[1], axis=1).argmin()
+    assert found.lacking_[2, group] and found.lacking_.sum() == 1
+    np.testing.assert_allclose(found.means_[2, group], found.centers_[group], atol=1e-3)
+    np.testing.assert_allclose(
+        found.covariance_[2, group], found.group_covariance_[group], rtol=1e-4
+    )
+    assert "groups have no rows" in str(found.summary())
+
+
+def test_a_site_that_comes_later_learns_means_and_covariances_too(bent):
+    clients = bent[0]
+    before = FedGrEM(3, covariance_type="full", random_state=0).fit(clients.take(np.arange(11)))
+    own, _ = clients.client(11)
+    as_any = before.score(own[40:], groups="new")
+    adapted = before.adapt(own[:40], groups="new")
+    assert adapted.score(own[40:], groups="new") > as_any
+    with pytest.raises(ValueError, match="was in the fit"):
+        adapted.adapt(own, groups="s03")
+
+
+def test_the_number_of_groups_is_chosen():
+    sim = small(0.3, n_clients=8, n_rows=80)
+    for kind in ("identity", "spherical"):
+        found = FedGrEM(None, covariance_type=kind, random_state=0).fit(sim.clients)
+        assert found.n_components_ == 3
+        assert "3 groups" in str(found.summary())
+
+
+# --- labels --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def overlapping():
+    """Classes that overlap, sites that differ: rows, labels, sites, and a mask to learn from."""
+    rng = np.random.default_rng(3)
+    words = np.array(["a", "b", "c"])
+    X, y, names = [], [], []
+    for k in range(15):
+        mean = np.array([[0.0, 0, 0], [2.0, 1, 0], [0.0, 2, 2]]) + 0.7 * rng.normal(size=(3, 3))
+        label = rng.choice(3, 60)
+        X.append(mean[label] + rng.normal(size=(60, 3)) * np.array([0.6, 1.0, 1.4])[label, None])
+        y.append(words[label])
+        names.append(np.full(60, f"s{k:02d}"))
+    train = np.tile(np.arange(60) < 25, 15)
+    return np.concatenate(X), np.concatenate(y), np.concatenate(names), train
+
+
+def test_labels_make_a_classifier_better_than_pooled_and_alone_ones(overlapping):
+    from sklearn.discriminant_analysis import LinearDiscriminantAnalysis as Lda
+    from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis as Qda
+    from sklearn.metrics import log_loss
+
+    X, y, names, train = overlapping
+    found = FedGrEM(3, covariance_type="full", random_state=0).fit(X[train], y[train], names[train])
+    assert list(found.classes_) == ["a", "b", "c"]
+    ours = found.predict_proba(X[~train], groups=names[~train])
+    error = np.mean(found.predict(X[~train], groups=names[~train]) != y[~train])
+    assert found.score(X[~train], y[~train], names[~train]) == pytest.approx(1 - error)
+    for rival in (Lda(), Qda()):
+        theirs = rival.fit(X[train], y[train]).predict_proba(X[~train])
+        assert log_loss(y[~train], ours) < log_loss(y[~train], theirs)
+        alone = np.concatenate(
+            [
+                rival.fit(X[here], y[here]).predict(X[~train & (names == site)])
+                for site in np.unique(names)
+                for here in [train & (names == site)]
+            ]
+        )
+        assert error < np.mean(alone != y[~train])
+
+
+@pytest.mark.parametrize("unknown", [None, "number"])
+def test_a_tenth_of_the_labels_names_the_groups(overlapping, unknown):
+    X, y, names, train = overlapping
+    some = np.random.default_rng(0).random(len(y)) < 0.1
+    labels = np.where(some, y, None)
+    if unknown == "number":
+        labels = np.where(some, np.searchsorted(["a", "b", "c"], y), -1)
+    found = FedGrEM(3, covariance_type="full", random_state=0).fit(
+        X[train], labels[train], names[train]
+    )
+    answer = found.predict(X[~train], groups=names[~train])
+    truth = y if unknown is None else np.searchsorted(["a", "b", "c"], y)
+    assert np.mean(answer != truth[~train]) < 0.35
+
+
+def test_labels_that_are_no_labels_are_refused():
+    X, names = np.zeros((4, 2)), list("aabb")
+    with pytest.raises(ValueError, match="not whole"):
+        FedGrEM(2, covariance_type="full").fit(X, [0.5, 1.2, 3.3, 1.0], groups=names)
