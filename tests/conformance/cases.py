@@ -467,7 +467,7 @@ CASES = (
     ),
     Case(
         "softmax_mixed",
-        {"tol": 1e-5},
+        {"tol": 1e-7},
         {"tol": 1e-6},
         _penalised_softmax,
         ("coef", "population", "variances"),

@@ -78,8 +78,9 @@ def test_groups_and_a_federation_give_the_same_fit():
 
 def test_an_array_of_log_parameters_is_a_start():
     data = make_gaussian_sites(20, 8, random_state=1).federation
-    first = FGPR(personalise="posterior", tol=1e-8).fit(data)
-    again = FGPR(personalise="posterior", init=first.theta_[0]).fit(data)
+    plain = {"personalise": "posterior", "common": False}
+    first = FGPR(**plain, tol=1e-8).fit(data)
+    again = FGPR(**plain, init=first.theta_[0]).fit(data)
     assert len(again.history_["value"]) == 1
     np.testing.assert_array_equal(first.theta_, again.theta_)
 

@@ -113,10 +113,12 @@ class Population(NamedTuple):
 
 def program(roster: Roster, settings: FgprSettings) -> Program:
     """Describe, find the prior or priors, let every site settle."""
-    wanted = EXTENT_FIELDS if settings.looks_for_common else ()
+    # One site has nobody to share a curve with.
+    looks = settings.looks_for_common and (len(roster) > 1 or settings.common is True)
+    wanted = EXTENT_FIELDS if looks else ()
     replies = yield Ask("describe", fields=wanted, note="sizes and spreads")
     population = _population(replies, len(roster), settings)
-    extent = extent_of(replies) if settings.looks_for_common else None
+    extent = extent_of(replies) if looks else None
     start = _start(population.form, settings)
     if settings.optimizer == "none" or not start.size:
         mixture = Mixture.of(start[0])

@@ -62,7 +62,7 @@ def group_by_evidence(
         {
             "choice_candidates": numbers,
             "choice_curve": np.array([each.bic for each in found]),
-            "choice_errors": np.array([each.error for each in found]) / evidence.n_rows.sum(),
+            "choice_errors": np.array([each.error for each in found]) / finder.rows_judged,
             "choice_bic": np.array([kinds_bic(evidence, each.labels) for each in found]),
             "choice_method": np.array(method),
             "joined": finder.joined(labels),
@@ -113,6 +113,17 @@ class _Finder:
         distinct = len(np.unique(self.points, axis=0)) if self.by_models else len(self.fit)
         return max(1, min(largest, distinct, self.n_sites))
 
+    @property
+    def judges(self) -> Bools:
+        """Whose errors count, (m,): a site of two rows does not say whether others stay alone."""
+        able = self.evidence.can_stay_alone
+        return able if able.any() else self.evidence.known
+
+    @property
+    def rows_judged(self) -> float:
+        """Rows behind the errors."""
+        return float(self.evidence.n_rows[self.judges].sum())
+
     def candidates(self) -> tuple[Indices, list[Candidate]]:
         """Numbers of clusters and the partition of each, every site alone at the end."""
         numbers = list(range(1, self.most + 1))
@@ -121,8 +132,10 @@ class _Finder:
         if numbers[-1] < self.n_sites and (allowed is None or allowed >= self.n_sites):
             numbers.append(self.n_sites)
             partitions.append(np.arange(self.n_sites))
+        judges = self.judges
         found = [
-            Candidate(p, self._bic(p), float(self.evidence.errors(p).sum())) for p in partitions
+            Candidate(p, self._bic(p), float(self.evidence.errors(p)[judges].sum()))
+            for p in partitions
         ]
         return np.array(numbers, dtype=np.intp), found
 

@@ -257,7 +257,7 @@ class Evidence:
         count = np.bincount(labels, minlength=n_clusters)
         alone = count[labels] == 1
         stays = alone & self.can_stay_alone
-        out = np.where(stays, self.chosen.score * self.n_rows / self.noise, 0.0)
+        out = np.where(stays, self.chosen.score, 0.0) * self.n_rows / self.noise
         shares = np.flatnonzero(~stays & self.known)
         if not len(shares):
             return out

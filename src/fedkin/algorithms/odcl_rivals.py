@@ -14,6 +14,7 @@ from fedkin.algorithms.odcl_evidence import Evidence
 from fedkin.arrays import Floats, Indices
 from fedkin.models.least_squares import residual_coefficients, solve
 from fedkin.models.linear_mixed_fit import fit
+from fedkin.models.random_covariance import Covariance
 from fedkin.models.ridge_choice import RESIDUAL_ROUNDING
 
 RIVALS = ("one common model", "kinds of sites", "every site alone", "mixed model")
@@ -42,7 +43,9 @@ def rival_bics(evidence: Evidence, labels: Indices) -> Floats:
         return float(n_rows * (1.0 + np.log(2.0 * np.pi * noise)) + n_parameters * np.log(n_rows))
 
     coef, rank = solve(statistics.sum(axis=0))
-    common = gaussian(float(residual_coefficients(coef) @ statistics.sum(axis=0)), rank + 1.0)
+    common = gaussian(
+        float(residual_coefficients(coef) @ statistics.sum(axis=0)), float(rank) + 1.0
+    )
     alone = gaussian(float(evidence.plain_residual.sum()), float(evidence.rank.sum()) + 1.0)
     return np.array([common, kinds_bic(evidence, labels), alone, _mixed(evidence)])
 
@@ -76,7 +79,7 @@ def _mixed(evidence: Evidence) -> float:
     d = evidence.n_coefficients
     if d > MOST or len(evidence.statistics) < 2:
         return float("nan")
-    form = "full" if d <= FULL else "diagonal" if d <= DIAGONAL else "isotropic"
+    form: Covariance = "full" if d <= FULL else "diagonal" if d <= DIAGONAL else "isotropic"
     sums = np.ascontiguousarray(evidence.statistics.T)
     try:
         found = fit(sums, np.arange(d), "ml", form, evidence.fit_intercept)

@@ -32,7 +32,7 @@ from fedkin.models.site_noise import NoiseData
 from fedkin.models.site_noise import Parameters as NoiseParameters
 from fedkin.models.small_matrices import backward
 
-# Ranges of log s^2 and of log a, those of `site_noise_fit`: beyond, numbers are rounding, or the
+# Ranges of log s^2 and of log a, those of `site_noise_search`: beyond, numbers are rounding, or the
 # noise is one for all, or a new client's could be anything.
 LEAST_LOGS = np.array([-30.0, -1.0])
 MOST_LOGS = np.array([5.0, 14.0])

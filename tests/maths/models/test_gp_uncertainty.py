@@ -59,7 +59,7 @@ def test_spaced_normals_are_standard(d):
 
 def test_averaging_makes_own_hyper_parameters_less_sure_of_themselves():
     task = make_multi_fidelity("park", 11)
-    model = FGPR().fit(task.federation)
+    model = FGPR(common=False).fit(task.federation)
     k = task.federation.names.index(task.site)
     assert model.own_[k]
     site = task.federation.take([k])

@@ -10,7 +10,7 @@ from scipy.stats import invgamma, multivariate_normal, norm
 from scipy.stats import t as student
 
 from fedkin import Federation
-from fedkin.models import kinds_degrees, linear_mixed_fit, site_noise_fit
+from fedkin.models import kinds_degrees, linear_mixed_fit, site_noise_fit, site_noise_search
 from fedkin.models.kinds_degrees import (
     CommonNoise,
     Objective,
@@ -283,4 +283,4 @@ def test_a_spread_without_end_is_told_by_its_middle():
 def test_ways_have_their_likelihoods(clients):
     made = [type(likelihood_of(clients, way)) for way in (DEGREES, OWN, BOTH)]
     assert made == [CommonNoise, OwnNoise, OwnNoiseAndDegrees]
-    assert kinds_degrees.MOST_LOGS[1] == site_noise_fit.MOST_LOGS[1]
+    assert kinds_degrees.MOST_LOGS[1] == site_noise_search.MOST_LOGS[1]
