@@ -1,9 +1,10 @@
 # Everything runs in .venv, which `make install` makes; only python3, pip and make are needed.
 PYTHON ?= python3
 BIN := .venv/bin
+SCHEDULES ?= 10000
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: docs install run test test-portable mutants lint accept bench studies clean
+.PHONY: docs install run test test-deploy test-portable mutants lint accept bench studies clean
 
 install: .venv/installed
 
@@ -36,6 +37,11 @@ lint: .venv/installed-dev
 # The deployment tests start a real federation each; the rest runs on two workers beside them.
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# Deployment tests that take minutes: organisations on their kits alone, long schedules of faults;
+# more schedules: make test-deploy SCHEDULES=100000
+test-deploy: .venv/installed-dev
+	FEDKIN_SCHEDULES=$(SCHEDULES) $(BIN)/python -m pytest -m deploy tests/deployment
 
 # Results must not hang on rounding: tests with the kernels of older processors (tests/portable.py);
 # of some kernels and tests: make test-portable KERNELS="--kernel haswell-1" TESTS=tests/maths

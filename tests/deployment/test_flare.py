@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -16,7 +18,7 @@ pytest.importorskip("nvflare", reason="the nvflare extra is not installed")
 from fedkin import FMLR, Federation, InProcess, Rules
 from fedkin.algorithms import algorithm
 from fedkin.engines import Journal
-from fedkin.engines.nvflare import Deployment, Flare, in_order, provision, understood
+from fedkin.engines.nvflare import Deployment, Flare, Kits, SitesNotReady, provision, understood
 from fedkin.engines.site import site_memory
 from fedkin.privacy import Ledger
 from fedkin.protocol import Fault, Reason
@@ -48,7 +50,8 @@ def hand_out(data, folder):
 def deployment(folder):
     data = three_sites()
     hand_out(data, folder)
-    sites = {name: {"data": folder / f"{name}.npz"} for name in data.names}
+    # Sites of a dozen rows each: what is tested here is not what they withhold.
+    sites = {n: {"data": folder / f"{n}.npz", "disclosure": False} for n in data.names}
     with Deployment(provision(folder / "kits", NAMES), sites) as running:
         yield running
         parents = [psutil.Process(process.pid) for process in running.processes.values()]
@@ -148,12 +151,13 @@ def gaps(run) -> set[int]:
     return {refusal.round for refusal in run.refusals}
 
 
-def skipping(site, rounds):
+def skipping(site, rounds, settings=None):
     """One process in which `site` skips these rounds."""
     engine = InProcess(
         block_size=1, absent=lambda number, names: [site] if number in rounds else []
     )
-    return engine.run(LASSO.algorithm, LASSO.chosen(**LONG), three_sites(), 3)
+    settings = settings or LASSO.chosen(**LONG)
+    return engine.run(LASSO.algorithm, settings, three_sites(), 3)
 
 
 def disturbed(deployment, act, **engine):
@@ -203,6 +207,37 @@ def test_a_killed_site_process_is_waited_for_bit_for_bit(deployment):
     np.testing.assert_array_equal(Journal(folder).result()["coef"], broken.result["coef"])
 
 
+@pytest.mark.deploy
+def test_a_site_whose_process_dies_every_time_is_left_out_and_named(deployment, tmp_path):
+    """Its table never ends, say: the process is killed whenever it reads it."""
+    os.mkfifo(tmp_path / "endless.npz")
+    stop, busy = threading.Event(), deployment.state["lyon"] / "deadly" / "busy"
+
+    def reaper():
+        parent, seen = psutil.Process(deployment.processes["lyon"].pid), set()
+        while not stop.wait(0.05):
+            # A file that an earlier process left is no sign of this one.
+            begun = busy.stat().st_mtime_ns if busy.exists() else 0
+            if begun and begun not in seen:
+                seen.add(begun)
+                for child in parent.children(recursive=True):
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        child.kill()
+
+    thread = threading.Thread(target=reaper, daemon=True)
+    thread.start()
+    try:
+        with own_facts(deployment, "lyon", data=str(tmp_path / "endless.npz")):
+            left = on_flare(LASSO, deployment, deadline=10.0, run_id="deadly")
+    finally:
+        stop.set()
+        thread.join(10)
+    assert {r.reason for r in left.refusals} == {Reason.DIED}
+    assert set(left.left_out) == {"lyon"}
+    without = skipping("lyon", range(1, 10_000), LASSO.chosen())
+    np.testing.assert_array_equal(left.result["coef"], without.result["coef"])
+
+
 def test_a_lost_site_costs_only_itself_when_the_run_goes_on(deployment):
     def kill():
         deployment.kill("berlin")
@@ -215,27 +250,67 @@ def test_a_lost_site_costs_only_itself_when_the_run_goes_on(deployment):
     deployment.wait_for_sites(NAMES, 60)
 
 
-def test_a_killed_server_resumes_bit_for_bit(deployment):
+@pytest.mark.parametrize("only_job", [True, False])
+def test_a_killed_server_resumes_bit_for_bit(deployment, only_job):
+    """With its parent, too: the driver starts it again, reconnects, and goes on by itself."""
+
     def kill():
-        deployment.kill("server", only_job=True)
+        deployment.kill("server", only_job)
 
     broken, _ = disturbed(deployment, kill, rules=Rules(on_loss="wait"), deadline=5.0)
     assert not broken.refusals
     np.testing.assert_array_equal(broken.result["coef"], skipping("porto", ()).result["coef"])
 
 
+@contextlib.contextmanager
+def own_facts(deployment, site, **changes):
+    """The site's own file with other words in it, for a while."""
+    place = deployment.kits.sites[site] / "local" / "fedkin_site.json"
+    own = json.loads(place.read_text())
+    try:
+        place.write_text(json.dumps({**own, **changes}))
+        yield
+    finally:
+        place.write_text(json.dumps(own))
+
+
+def test_a_site_that_cannot_take_part_stops_the_run_before_it_begins(deployment):
+    runs = deployment.server_folder / "runs"
+    before = set(runs.iterdir())
+    wrong = own_facts(deployment, "porto", data="/nowhere/porto.csv")
+    with wrong, pytest.raises(SitesNotReady, match="'porto': the data file is miss") as caught:
+        on_flare(LASSO, deployment)
+    assert caught.value.table()["site"] == ["porto"]
+    (folder,) = set(runs.iterdir()) - before
+    assert not Journal(folder).rounds()
+
+
+def test_another_session_can_attach_to_a_running_federation(deployment):
+    attached = Deployment.attach(Kits.load(deployment.kits.server.parent))
+    try:
+        here, there = in_process(LASSO), on_flare(LASSO, attached)
+    finally:
+        attached.stop()
+    np.testing.assert_allclose(there.result["coef"], here.result["coef"], rtol=1e-9, atol=1e-9)
+    assert all(process.poll() is None for process in deployment.processes.values())
+
+
+def test_keys_and_what_is_kept_are_private(deployment):
+    top = deployment.kits.server.parent.parent
+    kept = [path for path in top.rglob("*") if not path.is_symlink()]
+    keys = [path for path in kept if path.suffix == ".key" or path.name == "cert.json"]
+    assert len(keys) >= 5
+    for path in kept:
+        assert not path.stat().st_mode & 0o077, path
+
+
 def test_values_over_the_bound_never_leave_their_site(deployment, tmp_path):
     """A site whose data are absurd refuses by itself; the others' fit is as if it were absent."""
     case = next(case for case in CASES if case.name == "fmlr")
-    place = deployment.kits.sites["porto"] / "local" / "fedkin_site.json"
-    own = json.loads(place.read_text())
     X, y = three_sites().client(2)
     np.savez(tmp_path / "absurd.npz", X=X, y=y * 1e70)
-    try:
-        place.write_text(json.dumps({**own, "data": str(tmp_path / "absurd.npz")}))
+    with own_facts(deployment, "porto", data=str(tmp_path / "absurd.npz")):
         absurd = on_flare(case, deployment)
-    finally:
-        place.write_text(json.dumps(own))
     assert {(r.site, r.reason) for r in absurd.refusals} == {("porto", Reason.BOUND)}
     without = in_process(case, absent=lambda number, names: ["porto"])
     for name in case.shared:
@@ -247,7 +322,7 @@ def test_sites_see_their_settings_only(deployment):
     assert settings
     for path in settings:
         seen = json.loads(path.read_text())
-        assert set(seen) == {"run", "algorithm", "seed", "settings", "features"}
+        assert set(seen) == {"run", "algorithm", "seed", "settings", "features", "version"}
         allowed = set(algorithm(seen["algorithm"]).settings.seen_at_sites())
         assert set(seen["settings"]) <= allowed
 
@@ -303,15 +378,3 @@ def test_the_ledger_holds_what_the_server_got(deployment):
 def test_a_reply_of_no_known_form_is_a_fault_not_a_crash(reply):
     arrays, fault = understood(reply)
     assert not arrays and fault == Fault(Reason.UNDECLARED)
-
-
-def test_named_columns_are_put_in_the_order_of_the_job():
-    import polars
-
-    frame = polars.DataFrame({"site": ["a", "a"], "bmi": [1.0, 2.0], "age": [3.0, 4.0]})
-    clients = Federation.from_frame(frame)
-    np.testing.assert_array_equal(in_order(clients, ["age", "bmi"]).X, [[3, 1], [4, 2]])
-    with pytest.raises(ValueError, match="no column weight"):
-        in_order(clients, ["age", "weight"])
-    with pytest.raises(ValueError, match="names no features"):
-        in_order(clients, None)

@@ -1,12 +1,11 @@
 """Commit on acknowledgement, without an engine: a link that loses what it is told to lose."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from fedkin.engines import InProcess, Rules, drive
-from fedkin.engines.site import SiteHalf, site_memory
+from fedkin.engines.link import SiteLink
+from fedkin.engines.site import SiteHalf, site_memory, site_model
 from fedkin.protocol import Ask, Fault, Reason, Roster
 from tests.conformance.cases import CASES, ragged_federation
 from tests.conformance.test_battery import assert_same_bits
@@ -18,16 +17,14 @@ def case_of(name):
     return next(case for case in CASES if case.name == name)
 
 
-class LossyLink:
+class LossyLink(SiteLink):
     """Real site halves; `fate(round, site)` is "lost" (answered, never arrived), "crash" (answered,
     then the site restarts), "silent" (never asked) or None."""
 
-    gated, last_error = False, None
-
     def __init__(self, case, data, folder, fate=lambda number, site: None, seed=3):
+        super().__init__(Roster(data.names, seed))
         self.case, self.data, self.folder, self.fate, self.seed = case, data, folder, fate, seed
         self.halves = {}
-        self.acknowledged = dict.fromkeys(range(len(data)), 0)
 
     def half(self, k):
         if k not in self.halves:
@@ -42,36 +39,29 @@ class LossyLink:
             )
         return self.halves[k]
 
-    def exchange(self, number, ask, asked):
+    def put(self, questions):
         blocks, failed = [], {}
-        for k in map(int, asked):
-            fate = self.fate(number, self.data.names[k])
+        for k, question in questions.items():
+            fate = self.fate(question.number, self.data.names[k])
             if fate == "silent":
                 failed[k] = Fault(Reason.ABSENT)
                 continue
-            personal = {name: array[k : k + 1] for name, array in ask.personal.items()}
-            own = replace(ask, personal=personal)
-            answer = self.half(k).answer(number, own, self.acknowledged[k])
+            half = self.half(k)
+            answer = half.answer(question.number, question.ask, question.acknowledged)
             if fate == "lost":
                 failed[k] = Fault(Reason.ABSENT)
                 continue
             if fate == "crash":
                 del self.halves[k]
-            blocks.append((np.array([k]), answer.arrays))
+            if answer.fault is not None:
+                failed[k] = answer.fault
+            else:
+                blocks.append((np.array([k]), answer.arrays))
         return blocks, failed
-
-    def settle(self, number, accepted):
-        self.acknowledged.update(dict.fromkeys(map(int, accepted), number))
-
-    def replay(self, ask, record):
-        self.settle(record.number, record.replies.clients)
 
     def finish(self):
         for k, number in self.acknowledged.items():
-            self.half(k).finish(number)
-
-    def memories(self):
-        return None
+            self.half(k).finish(number, self.for_site(k))
 
 
 def run(case, folder, fate=lambda number, site: None):
@@ -96,6 +86,20 @@ def test_sites_one_by_one_equal_one_block(case, tmp_path):
     apart = run(case, tmp_path)
     for name in case.shared:
         np.testing.assert_array_equal(apart.result[name], together.result[name])
+    # Every site ends with the shared model, its own row, and what never left; nobody else's row.
+    result = apart.result
+    assert result.for_all
+    for k, name in enumerate(data.names):
+        model = site_model(tmp_path / name, "run")
+        assert {n.split(".")[0] for n in model} <= {"shared", "own", "memory"}
+        for field in result.for_all:
+            if field in result:
+                np.testing.assert_array_equal(model[f"shared.{field}"], result[field])
+        for field in result.for_one:
+            if field in result:
+                assert len(result[field]) == len(data)
+                np.testing.assert_array_equal(model[f"own.{field}"], result[field][k])
+        assert "What left us" in (tmp_path / name / "run" / "report.txt").read_text()
 
 
 @every_algorithm
@@ -163,21 +167,24 @@ def agree(half, number, acknowledged, value=0.1):
     return half.answer(number, Ask("agree", coef, rho), acknowledged)
 
 
-def test_a_memory_ahead_of_the_server_is_noticed(tmp_path):
+def test_a_site_goes_back_one_round_with_its_server_and_not_two(tmp_path):
     half = stateful_half(tmp_path)
-    for number in (1, 2, 3):
-        assert agree(half, number, number - 1).fault is None
-    restarted = stateful_half(tmp_path)
-    assert agree(restarted, 2, 1).fault == Fault(Reason.MEMORY)
-    assert agree(stateful_half(tmp_path), 4, 2).fault is None
+    replies = {n: agree(half, n, n - 1).arrays["contribution"] for n in (1, 2, 3)}
+    again = agree(stateful_half(tmp_path), 2, 1)
+    np.testing.assert_array_equal(again.arrays["contribution"], replies[2])
+    half = stateful_half(tmp_path)
+    np.testing.assert_array_equal(agree(half, 3, 2).arrays["contribution"], replies[3])
+    assert agree(half, 4, 3).fault is None
+    assert agree(stateful_half(tmp_path), 2, 1).fault == Fault(Reason.MEMORY)
 
 
-def test_a_site_that_lost_its_disk_joins_afresh(tmp_path):
-    half = stateful_half(tmp_path / "one")
-    fresh = agree(half, 1, 0).arrays["contribution"]
-    np.testing.assert_array_equal(
-        agree(stateful_half(tmp_path / "two"), 7, 6).arrays["contribution"], fresh
-    )
+def test_a_site_that_lost_its_memory_says_so(tmp_path):
+    half = stateful_half(tmp_path)
+    agree(half, 1, 0)
+    agree(half, 2, 1)
+    for path in tmp_path.glob("run/*.npz"):
+        path.unlink()
+    assert agree(stateful_half(tmp_path), 3, 2).fault == Fault(Reason.DAMAGED)
 
 
 def test_an_old_question_behind_a_newer_one_changes_nothing(tmp_path):
@@ -196,7 +203,7 @@ def test_damaged_memory_travels_as_a_word(tmp_path):
     half = stateful_half(tmp_path)
     agree(half, 1, 0)
     half.memory.offered.write_bytes(b"not a memory")
-    assert agree(half, 2, 1).fault == Fault(Reason.ERROR)
+    assert agree(half, 2, 1).fault == Fault(Reason.DAMAGED)
 
 
 def test_the_last_memory_counts_when_the_run_has_ended(tmp_path):
@@ -207,7 +214,7 @@ def test_the_last_memory_counts_when_the_run_has_ended(tmp_path):
     assert set(site_memory(tmp_path, "run")) == {"local", "dual"}
 
 
-@pytest.mark.parametrize("name", ["../outside", "a/b", "", ".hidden", "ledger"])
+@pytest.mark.parametrize("name", ["../outside", "a/b", "", ".hidden", "ledger", "salt"])
 def test_a_run_cannot_be_named_into_another_folder(name, tmp_path):
     case, data = case_of("consensus_lasso"), ragged_federation()
     settings = case.chosen().for_sites()

@@ -163,7 +163,7 @@ def test_an_unknown_step_or_setting_is_a_programming_error():
 class _Flaky:
     """A link whose site B never answers in time."""
 
-    gated, last_error = False, None
+    gated, rewinds, last_error = False, True, None
 
     def __init__(self):
         self.asked = []
@@ -179,6 +179,9 @@ class _Flaky:
         pass
 
     def replay(self, ask, record):
+        pass
+
+    def deliver(self, result):
         pass
 
     def finish(self):
@@ -205,7 +208,8 @@ def test_misses_are_counted_alike_before_and_after_a_crash(tmp_path, after):
     whole = _Flaky()
     drive(mean_algorithm(_rounds(6)), NoSettings(), roster, whole, rules, Journal(tmp_path))
     for number in range(after + 1, 7):
-        (tmp_path / f"round-{number:06d}.npz").unlink()
+        for suffix in (".npz", ".copy"):
+            (tmp_path / f"round-{number:06d}{suffix}").unlink()
     again = _Flaky()
     run = drive(mean_algorithm(_rounds(6)), NoSettings(), roster, again, rules, Journal(tmp_path))
     assert again.asked == whole.asked[after:]

@@ -29,6 +29,9 @@ class ClusteredResult(Result):
     likeliest; `population_model` (d,) is what an unknown site gets, None for the clusters' mean.
     """
 
+    for_all = ("cluster_models",)
+    for_one = ("models", "labels", "site_rows")
+
     cluster_models: Floats
     models: Floats
     labels: Indices

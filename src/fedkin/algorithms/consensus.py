@@ -49,6 +49,9 @@ class ConsensusSettings(Settings):
 class ConsensusResult(Result):
     """Coefficients (d,), and by how much they moved in each round."""
 
+    for_all = ("coef",)
+    for_one = ()
+
     coef: Floats
     history_change: Floats
     converged: Array
@@ -56,10 +59,12 @@ class ConsensusResult(Result):
 
 # ------------------------------------------------------------------ what leaves a client
 
-ROWS = Field((), "number of rows")
-FEATURES = Field((), "number of features")
-CONTRIBUTION = Field(("d",), "the site's coefficients plus its running disagreement")
-MOVED = Field((), "how far the site's coefficients moved")
+ROWS = Field((), "number of rows", least=0.0, reveals="count")
+FEATURES = Field((), "number of features", least=0.0, reveals="nothing")
+CONTRIBUTION = Field(
+    ("d",), "the site's coefficients plus its running disagreement", reveals="model"
+)
+MOVED = Field((), "how far the site's coefficients moved", least=0.0)
 
 
 # ------------------------------------------------------------------ client functions

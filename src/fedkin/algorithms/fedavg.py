@@ -85,6 +85,9 @@ class FedAvgResult(Result):
     `size` is its degree or depth; `choice` holds the sizes tried and their errors, (k, 2).
     """
 
+    for_all = ("theta", "frame", "noise", "size")
+    for_one = ()
+
     theta: Floats
     frame: Floats
     noise: Array
@@ -116,13 +119,20 @@ class FedAvgResult(Result):
 
 # ------------------------------------------------------------------ what leaves a client
 
-ROWS = Field((), "number of rows", bound=MOST_ROWS)
-CENTRE = Field(("d",), "mean of every feature, rounded to halves of its standard deviation")
-SPREAD = Field(("d",), "standard deviation of every feature, rounded to a half octave")
+ROWS = Field((), "number of rows", bound=MOST_ROWS, least=0.0, reveals="count")
+CENTRE = Field(
+    ("d",), "mean of every feature, rounded to halves of its standard deviation", reveals="sums"
+)
+SPREAD = Field(
+    ("d",),
+    "standard deviation of every feature, rounded to a half octave",
+    least=0.0,
+    reveals="sums",
+)
 REACH = Field(("d",), "largest distance from the centre, rounded up to a half octave")
-GRAM = Field(("t", "t"), "sums of products of the polynomial basis")
-THETA = Field(("p",), "parameters of the curve")
-ERROR = Field((), "mean squared error of the site's standardised target")
+GRAM = Field(("t", "t"), "sums of products of the polynomial basis", reveals="products")
+THETA = Field(("p",), "parameters of the curve", reveals="model")
+ERROR = Field((), "mean squared error of the site's standardised target", least=0.0)
 
 FRAME = Field((2, "d"), "centre and reach of the inputs")
 BASIS = Field(("t", "u"), "the polynomial basis; empty for a network")

@@ -66,19 +66,30 @@ MEDIAN_SQUARE = float(ndtri(0.75)) ** 2
 
 # ------------------------------------------------------------------ what leaves a client
 
-ROWS = Field((), "number of rows the site learns from", bound=MOST_ROWS)
-FEATURES = Field((), "number of features")
-MOMENTS = Field((2,), "mean and standard deviation of the target; coarse below 5 rows, 0 of one")
-SPREAD = Field(("d",), "standard deviation of every feature; coarse below 5 rows, 0 of one")
-CENTRE = Field(("d",), "mean of every feature, to an eighth of its spread; 0 of one row")
+ROWS = Field((), "number of rows the site learns from", bound=MOST_ROWS, least=0.0, reveals="count")
+FEATURES = Field((), "number of features", least=0.0, reveals="nothing")
+MOMENTS = Field(
+    (2,), "mean and standard deviation of the target; coarse below 5 rows, 0 of one", reveals="sums"
+)
+SPREAD = Field(
+    ("d",),
+    "standard deviation of every feature; coarse below 5 rows, 0 of one",
+    least=0.0,
+    reveals="sums",
+)
+CENTRE = Field(
+    ("d",), "mean of every feature, to an eighth of its spread; 0 of one row", reveals="sums"
+)
 LOW = Field(("d",), "lower edge of a box around the features, to a quarter of their spread")
 HIGH = Field(("d",), "its upper edge")
 VALUE = Field(("priors",), "negative log likelihood of the site's rows under each prior")
 GRADIENT = Field(("priors", "p"), "its gradient by the log hyper-parameters")
-LOCAL = Field(("p",), "log hyper-parameters after the site's own steps")
+LOCAL = Field(("p",), "log hyper-parameters after the site's own steps", reveals="model")
 LOCAL_VALUE = Field((), "negative log likelihood per row of the site's mini-batches")
 LOGLIK = Field((), "log likelihood of the site's rows under the hyper-parameters it uses")
-OWN = Field((), "1 if the site keeps hyper-parameters of its own; they are not sent", bound=1.0)
+OWN = Field(
+    (), "1 if the site keeps hyper-parameters of its own; they are not sent", bound=1.0, least=0.0
+)
 
 THETA = Field(("priors", "p"), "shared log hyper-parameters of each prior")
 ONE_THETA = Field(("p",), "shared log hyper-parameters")

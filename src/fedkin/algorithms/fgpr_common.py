@@ -69,6 +69,7 @@ GRAM = Field(
     ("k", "slopes", "half"),
     "sums of products of the rows' features of the common curve and their target, with the "
     "site's departure integrated out, and their slopes by the parameters; half of each matrix",
+    reveals="products",
 )
 LOG_DET = Field(("k", "slopes"), "log determinant of the site's departures, and its slopes")
 MISSED = Field(("k", "slopes"), "what the points do not carry at the site's rows, and its slopes")

@@ -54,6 +54,9 @@ class FgprResult(Result):
     those not seen, and `common_heard` (m,) whose rows are behind it.
     """
 
+    for_all = ("theta", "weights", "spread", "target")
+    for_one = ("site_theta", "site_rows")
+
     theta: Floats
     weights: Floats
     converged: Array

@@ -146,20 +146,31 @@ class FmlrSettings(Settings):
 
 # ------------------------------------------------------------------ what leaves a client
 
-STATISTICS = Field(("q",), "sums over the site's rows of products of features and target, and n")
-MOMENTS = Field(("u",), "unbiased estimate of coef coef', from products of pairs of rows")
-TARGET = Field((4,), "number of rows, sum and sum of squares of the target, number of coefs")
+STATISTICS = Field(
+    ("q",),
+    "sums over the site's rows of products of features and target, and n",
+    reveals="products",
+)
+MOMENTS = Field(
+    ("u",), "unbiased estimate of coef coef', from products of pairs of rows", reveals="products"
+)
+TARGET = Field(
+    (4,), "number of rows, sum and sum of squares of the target, number of coefs", reveals="sums"
+)
 SUMS = Field(
     ("restarts", "groups", "q"),
     "the statistics times the site's responsibility for each group; added over the groups they "
     "are the statistics themselves",
+    reveals="products",
 )
-COUNTS = Field(("restarts", "groups"), "the site's responsibility for each group", bound=1.0)
+COUNTS = Field(
+    ("restarts", "groups"), "the site's responsibility for each group", bound=1.0, least=0.0
+)
 RESIDUAL = Field(("restarts",), "mean squared residual under the component that fits best")
 LOGLIK = Field(("restarts",), "log likelihood of the site's rows")
-ROWS = Field((), "number of rows")
-LOG_WEIGHTS = Field((), "sum of the logarithms of the rows' weights")
-MASS = Field((), "sum of the rows' weights")
+ROWS = Field((), "number of rows", least=0.0, reveals="count")
+LOG_WEIGHTS = Field((), "sum of the logarithms of the rows' weights", reveals="sums")
+MASS = Field((), "sum of the rows' weights", least=0.0, reveals="sums")
 
 COEF = Field(("restarts", "components", "d"), "coefficients of each component")
 SIGMA = Field(("restarts",), "noise, a standard deviation")

@@ -41,6 +41,9 @@ class FmlrResult(Result):
     the sites `heard`.
     """
 
+    for_all = ("coef", "sigma", "weights", "noise")
+    for_one = ("responsibilities", "site_loglik", "site_rows")
+
     coef: Floats
     sigma: Array
     weights: Floats
@@ -209,7 +212,7 @@ class FmlrResult(Result):
             "weight": self.regular_weights,
         }
         if self.labels is not None:
-            regular = self.labels[self.labels >= 0]
+            regular = self.labels[(self.labels >= 0) & ~np.isnan(self.site_rows)]
             rows["sites"] = np.bincount(regular, minlength=self.n_components)
         rows["identified"] = self.identified
         if with_intercept:

@@ -100,9 +100,13 @@ class IfcaResult(ClusteredResult):
 
 # ------------------------------------------------------------------ what leaves a client
 
-UPDATE = Field(("d",), "the chosen model after the site's steps, or its gradient at that model")
+UPDATE = Field(
+    ("d",),
+    "the chosen model after the site's steps, or its gradient at that model",
+    reveals="model",
+)
 LOSS = Field((), "mean loss of the site's rows under the model it chose")
-FEATURES = Field((), "number of coefficients of a model")
+FEATURES = Field((), "number of coefficients of a model", least=0.0, reveals="nothing")
 STEEPNESS = Field((), "largest second derivative of the site's loss")
 STEP = Field((), "length of a gradient step")
 TOTALS = Field(("f",), "sums of the site's columns and of its target")

@@ -34,6 +34,9 @@ class MixedModelResult(Result):
     the free numbers of the search in the coordinates worked in.
     """
 
+    for_all = ("coef", "coef_covariance", "random", "random_covariance", "sigma")
+    for_one = ("effects", "effects_covariance", "site_rows")
+
     coef: Floats
     coef_covariance: Floats
     random: Indices

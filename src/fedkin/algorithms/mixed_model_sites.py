@@ -189,10 +189,12 @@ _COORDINATES = {
 }
 _VALUE = Field(("points",), "-2 log likelihood of the site's rows at every point")
 _SLOPE = Field(("points", "p"), "its slope")
-_INFORMATION = Field(("points", "u"), "information of the site's rows about the coefficients")
+_INFORMATION = Field(
+    ("points", "u"), "information of the site's rows about the coefficients", reveals="products"
+)
 _INFORMATION_SLOPE = Field(("points", "t", "u"), "its slope in the numbers of the spread")
-_ROWS = Field((), "number of rows")
-_LOG_WEIGHTS = Field((), "sum of the logarithms of the rows' weights")
+_ROWS = Field((), "number of rows", least=0.0, reveals="count")
+_LOG_WEIGHTS = Field((), "sum of the logarithms of the rows' weights", reveals="sums")
 
 STEPS = {
     "statistics": Step(
@@ -202,11 +204,13 @@ STEPS = {
         moments,
         {
             "rows": _ROWS,
-            "sums": Field(("f",), "sum of every column"),
-            "squares": Field(("f",), "sum of squares of every column"),
+            "sums": Field(("f",), "sum of every column", reveals="sums"),
+            "squares": Field(("f",), "sum of squares of every column", reveals="sums"),
         },
         optional={
-            "target": Field((2,), "sum of the target; sum of its squares, or of exp(offset)"),
+            "target": Field(
+                (2,), "sum of the target; sum of its squares, or of exp(offset)", reveals="sums"
+            ),
         },
     ),
     "plain": Step(
@@ -214,7 +218,7 @@ STEPS = {
         {
             "value": Field((), "log likelihood of the site's rows without effects"),
             "slope": Field(("k",), "its slope"),
-            "information": Field(("u",), "information about the coefficients"),
+            "information": Field(("u",), "information about the coefficients", reveals="products"),
         },
         _COORDINATES,
     ),
@@ -229,10 +233,10 @@ STEPS = {
         {"rows": _ROWS},
         _COORDINATES,
         optional={
-            "information": Field(("u",), _INFORMATION.meaning),
+            "information": Field(("u",), _INFORMATION.meaning, reveals="products"),
             "information_slope": Field(("t", "u"), _INFORMATION_SLOPE.meaning),
             "log_weights": _LOG_WEIGHTS,
-            "effects": Field(("q",), "the site's effects"),
+            "effects": Field(("q",), "the site's effects", reveals="model"),
             "given": Field(("q", "q"), "their covariance"),
             "by_coef": Field(("q", "d"), "how they move with the common coefficients"),
         },

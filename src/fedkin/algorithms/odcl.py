@@ -56,13 +56,19 @@ MOST_COVARIANCES = 200
 
 # ------------------------------------------------------------------ what leaves a client
 
-MODEL = Field(("d",), "coefficients of the site's own fit, the intercept last")
-ROWS = Field((), "number of rows")
+MODEL = Field(("d",), "coefficients of the site's own fit, the intercept last", reveals="model")
+ROWS = Field((), "number of rows", least=0.0, reveals="count")
 COVARIANCE = Field(
-    ("u",), "sampling covariance of that fit, upper triangle; zeros where the rows do not give one"
+    ("u",),
+    "sampling covariance of that fit, upper triangle; zeros where the rows do not give one",
+    reveals="products",
 )
-STATISTICS = Field(("q",), "sums over the site's rows of products of features and target, and n")
-CHOICE = Field((), "which of the shared models fits the site's rows best", bound=1e9)
+STATISTICS = Field(
+    ("q",),
+    "sums over the site's rows of products of features and target, and n",
+    reveals="products",
+)
+CHOICE = Field((), "which of the shared models fits the site's rows best", bound=1e9, least=0.0)
 
 MODELS = {"models": Field(("K", "d"), "the shared model of every cluster")}
 

@@ -21,6 +21,9 @@ class SoftmaxMixedResult(Result):
     `population` (C, d) is the one model for all rows; `loss` is the mean log loss of rows left out.
     """
 
+    for_all = ("population", "variances", "mean", "spread")
+    for_one = ("departures", "site_rows")
+
     coef: Floats
     population: Floats
     departures: Floats

@@ -149,14 +149,14 @@ _SETS = {
     "mean": Field(("f",), "of every column"),
     "spread": Field(("f",), "of every column"),
 }
-_ROWS = Field((), "number of rows")
+_ROWS = Field((), "number of rows", least=0.0, reveals="count")
 
 STEPS = {
     "moments": Step(
         moments,
         {
-            "sums": Field(("f",), "sum of every column"),
-            "squares": Field(("f",), "sum of squares of every column"),
+            "sums": Field(("f",), "sum of every column", reveals="sums"),
+            "squares": Field(("f",), "sum of squares of every column", reveals="sums"),
             "rows": _ROWS,
             "classes": Field((), "number of the last class at the site, and one"),
         },
@@ -166,7 +166,7 @@ STEPS = {
         {
             "height": Field(("sets",), "loss of the site's rows with its departure's penalty"),
             "pull": Field(("sets", "p"), "its slope in the common coefficients"),
-            "information": Field(("sets", "u"), "its second derivatives"),
+            "information": Field(("sets", "u"), "its second derivatives", reveals="products"),
         },
         _SETS,
     ),
@@ -188,6 +188,6 @@ STEPS = {
         settle,
         {"rows": _ROWS},
         _SETS,
-        optional={"departures": Field(("c", "d"), "the site's departure")},
+        optional={"departures": Field(("c", "d"), "the site's departure", reveals="model")},
     ),
 }

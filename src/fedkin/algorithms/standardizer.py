@@ -65,6 +65,9 @@ class StandardizerSettings(Settings):
 class StandardizerResult(Result):
     """Means and scales (d,); with `whiten` the covariance within groups and its whitening."""
 
+    for_all = ("mean", "scale", "covariance", "whitening")
+    for_one = ("site_rows",)
+
     mean: Floats
     scale: Floats
     site_rows: Floats
@@ -120,14 +123,20 @@ class StandardizerResult(Result):
 
 # ------------------------------------------------------------------ what leaves a client
 
-# With one row all of these tell the row, with two their difference: a site that minds sets its
-# own `least_rows`.
-CENTRE = Field(("d",), "means of the columns")
-ROWS = Field((), "number of rows")
-SUMS = Field(("d",), "sums of the columns about the shift")
-SQUARES = Field(("d",), "sums of squares about the shift", bound=DEFAULT_BOUND**2)
-SCATTER = Field(("d", "d"), "sums of products of standardised columns about the groups' means")
-DEGREES = Field((), "number of rows less number of groups")
+# With one row all of these tell the row, with two their difference: the disclosure rules withhold
+# them from so few.
+CENTRE = Field(("d",), "means of the columns", reveals="sums")
+ROWS = Field((), "number of rows", least=0.0, reveals="count")
+SUMS = Field(("d",), "sums of the columns about the shift", reveals="sums")
+SQUARES = Field(
+    ("d",), "sums of squares about the shift", bound=DEFAULT_BOUND**2, least=0.0, reveals="sums"
+)
+SCATTER = Field(
+    ("d", "d"),
+    "sums of products of standardised columns about the groups' means",
+    reveals="products",
+)
+DEGREES = Field((), "number of rows less number of groups", reveals="count")
 
 SHIFT = Field(("d",), "where the columns are, roughly")
 MEAN = Field(("d",), "common means")

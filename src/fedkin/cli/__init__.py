@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from fedkin.cli import data as tables
-from fedkin.cli import odcl, predicting
+from fedkin.cli import federation, odcl, predicting, records
 from fedkin.cli.asking import (
     AsJson,
     Client,
@@ -34,6 +34,16 @@ from fedkin.cli.methods import methods
 
 NEEDS_ATTENTION = 1
 UNUSABLE = 2
+# Errors of a run that a person can mend, by name: their rooms need not be imported to say so.
+FOR_PEOPLE = {
+    "CannotTakePart",
+    "Locked",
+    "NotReady",
+    "QuorumLost",
+    "SiteLost",
+    "SitesNotReady",
+    "Unfinished",
+}
 
 app = typer.Typer(
     help="Federated statistics for sites that are alike but not the same.",
@@ -55,6 +65,12 @@ app.add_typer(fits, name="fit")
 app.add_typer(comparisons, name="compare")
 app.add_typer(tables.app, name="data")
 app.add_typer(odcl.app, name="odcl")
+app.add_typer(records.ledger, name="ledger")
+app.add_typer(records.journal, name="journal")
+app.add_typer(federation.federation, name="federation")
+app.add_typer(federation.server, name="server")
+app.add_typer(federation.site, name="site")
+app.command("demo")(federation.demo)
 
 
 @app.command()
@@ -178,7 +194,7 @@ def main() -> None:
 
 def _for_people(error: BaseException) -> bool:
     """Whether an error speaks of sites and what they sent, rather than of a mistake of ours."""
-    return type(error).__name__ in ("QuorumLost", "SiteLost")
+    return type(error).__name__ in FOR_PEOPLE
 
 
 def _told(error: BaseException) -> dict[str, Any]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, Protocol
 
 import numpy as np
 
-from fedkin.arrays import Indices
+from fedkin.arrays import Bools, Indices
 from fedkin.engines.journal import Journal, Record, digest
 from fedkin.protocol import (
     Algorithm,
@@ -31,23 +31,26 @@ from fedkin.protocol import (
     Traffic,
     inspect,
 )
-from fedkin.protocol.gate import Batch, Faults, merged
+from fedkin.protocol.gate import LOSSES, WITHHELD, Batch, Fault, Faults, merged
 from fedkin.settings import Settings
 
 logger = logging.getLogger("fedkin")
 
 # Separates the server's draws of clients from every other use of the seed.
 _DRAW_STREAM = 0xD2A3
+# Losses that time may mend without anybody's help.
+_PASSING = frozenset({Reason.LATE, Reason.LOCKED})
 
 
 @dataclass(frozen=True)
 class Rules:
     """When a round counts and when a site is given up.
 
-    `quorum` is the share of asked sites that must answer acceptably. A site without an answer in
-    `max_misses` rounds running is not asked again. With `on_loss="wait"` a silent site stops the
-    run instead (an engine that can resubmit does so, and the result has the same bits as an
-    unbroken run); "continue" goes on with the quorum.
+    `quorum` is the share of asked sites that must answer acceptably. A site that is silent, or
+    says that it cannot take part, in `max_misses` rounds running is not asked again. With
+    `on_loss="wait"` such a site stops the run instead (an engine that can resubmit does so, and the
+    result has the same bits as an unbroken run); "continue" goes on with the quorum. Whoever was
+    left out is named in the run.
     """
 
     quorum: float = 0.5
@@ -62,7 +65,13 @@ class Rules:
 
 
 class SiteLost(RuntimeError):
-    """A site fell silent and the rules say to wait for it."""
+    """A site fell silent or failed, and the rules say not to go on without it."""
+
+    def __init__(self, faults: Mapping[str, Fault]) -> None:
+        self.faults = dict(faults)
+        self.passing = all(fault.reason in _PASSING for fault in faults.values())
+        told = "; ".join(f"site {site!r}: {fault}" for site, fault in faults.items())
+        super().__init__(f"{told}. The run waits for {'it' if len(faults) == 1 else 'them'}")
 
 
 class Link(Protocol):
@@ -70,6 +79,8 @@ class Link(Protocol):
 
     gated: bool
     """Whether replies have passed the gate in this very process."""
+    rewinds: bool
+    """Whether clients can go back to any earlier round."""
     last_error: Exception | None
 
     def exchange(self, number: int, ask: Ask, asked: Indices) -> tuple[Sequence[Batch], Faults]:
@@ -80,6 +91,9 @@ class Link(Protocol):
 
     def replay(self, ask: Ask, record: Record) -> None:
         """Bring the link to where it was after a round that the journal has."""
+
+    def deliver(self, result: Any) -> None:
+        """What the program returned; sites get their models of it when the run has ended."""
 
     def finish(self) -> None:
         """The run has ended: what the clients offered last counts."""
@@ -93,19 +107,33 @@ class _Books:
     """The account of a run so far: who is still asked, who missed what, what travelled."""
 
     live: Indices
+    heard: Bools
     misses: dict[int, int] = field(default_factory=dict)
     traffic: Traffic = field(default_factory=Traffic)
     refusals: list[Refusal] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)
 
+    @classmethod
+    def new(cls, n_clients: int) -> _Books:
+        """The account before the first round."""
+        return cls(np.arange(n_clients), np.zeros(n_clients, dtype=bool))
+
+    def left_out(self, roster: Roster) -> dict[str, Fault]:
+        """Who is no member of the result, and the last word about why."""
+        last = {refusal.site: refusal.fault for refusal in self.refusals}
+        out = {k for k in range(len(roster)) if not self.heard[k]} | set(self.dropped)
+        names = [roster.names[k] for k in sorted(out)]
+        return {name: last[name] for name in names if name in last}
+
     def close(self, ask: Ask, record: Record, roster: Roster) -> None:
         """Count a round, whether it was just asked or comes from the journal."""
         n_refused = len(record.refusals)
+        self.heard[record.replies.clients] = True
         if n_refused or self.misses:
-            silent = {r.site for r in record.refusals if r.reason is Reason.LATE}
+            lost = {r.site for r in record.refusals if r.reason in LOSSES}
             for k in map(int, record.asked):
-                late = roster.names[k] in silent
-                self.misses[k] = self.misses.get(k, 0) + 1 if late else 0
+                missed = roster.names[k] in lost
+                self.misses[k] = self.misses.get(k, 0) + 1 if missed else 0
             self.refusals.extend(record.refusals)
         if record.dropped:
             self.dropped.extend(record.dropped)
@@ -125,7 +153,7 @@ def drive(
     """Run the server program to its end."""
     algorithm.check(settings)
     rules = rules or Rules()
-    books = _Books(np.arange(len(roster)))
+    books = _Books.new(len(roster))
     program = algorithm.program(roster, settings)
     bar = _progress_bar(progress, algorithm.name)
     number = 0
@@ -144,6 +172,7 @@ def drive(
         program.close()
         if bar is not None:
             bar.stop()
+    link.deliver(result)
     link.finish()
     if journal is not None:
         journal.finish(result)
@@ -155,6 +184,7 @@ def drive(
         tuple(books.refusals),
         tuple(names[k] for k in books.dropped),
         link.memories(),
+        books.left_out(roster),
     )
 
 
@@ -182,7 +212,7 @@ def _round(
         link.replay(ask, past)
         return past
     if journal is not None:
-        journal.discard_from(number)
+        journal.discard_from(number, link.rewinds)
     record = _ask_clients(step, number, ask, asked, fingerprint, roster, link, rules, books)
     if journal is not None:
         journal.append(record)
@@ -212,10 +242,10 @@ def _ask_clients(
         replies, faults = inspect(schema, batches, step.dims(ask))
     faults.update(failed)
     refusals = tuple(Refusal(number, roster.names[k], faults[k]) for k in sorted(faults))
-    dropped = _silent(faults, rules, books, roster) if faults else ()
+    dropped = _given_up(faults, rules, books, roster, link.last_error) if faults else ()
     n_answered = 0 if replies is None else len(replies.clients)
-    # A site that withholds by the rule on rows has answered: it is not missing.
-    n_withheld = sum(fault.reason is Reason.FEW_ROWS for fault in faults.values())
+    # A site that withholds by its own rule has answered: it is not missing.
+    n_withheld = sum(fault.reason in WITHHELD for fault in faults.values())
     if replies is None or n_answered < rules.quorum * (len(asked) - n_withheld):
         _no_quorum(number, n_answered, len(asked), rules, refusals, link.last_error)
     return Record(number, fingerprint, asked, replies, refusals, dropped)
@@ -246,18 +276,20 @@ def _no_quorum(
     ) from error
 
 
-def _silent(faults: Faults, rules: Rules, books: _Books, roster: Roster) -> tuple[int, ...]:
-    """Positions of the sites that have now been silent for too many rounds running."""
-    silent = {k for k, fault in faults.items() if fault.reason is Reason.LATE}
-    if silent and rules.on_loss == "wait":
-        names = ", ".join(repr(roster.names[k]) for k in sorted(silent))
-        raise SiteLost(f"no answer in time from {names}; the run waits for them")
-    given_up = tuple(sorted(k for k in silent if books.misses.get(k, 0) + 1 >= rules.max_misses))
+def _given_up(
+    faults: Faults, rules: Rules, books: _Books, roster: Roster, error: Exception | None
+) -> tuple[int, ...]:
+    """Positions of the sites that have now been lost for too many rounds running."""
+    lost = {k: faults[k] for k in sorted(faults) if faults[k].reason in LOSSES}
+    if lost and rules.on_loss == "wait":
+        raise SiteLost({roster.names[k]: fault for k, fault in lost.items()}) from error
+    given_up = tuple(k for k in lost if books.misses.get(k, 0) + 1 >= rules.max_misses)
     for k in given_up:
         logger.warning(
-            "site %r gave no answer in %d rounds running and is not asked again",
+            "site %r gave no answer in %d rounds running and is not asked again: %s",
             roster.names[k],
             rules.max_misses,
+            lost[k],
         )
     return given_up
 

@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 
 from fedkin.arrays import Arrays, Indices
-from fedkin.durable import load_arrays, save_arrays
+from fedkin.durable import load_arrays, own_salt, private_folder, save_arrays
 from fedkin.engines.driver import Rules, drive
 from fedkin.engines.journal import Record
 from fedkin.federation import Federation
 from fedkin.names import canonical_name, name_order
+from fedkin.privacy.disclosure import DEFAULT_RULES, DisclosureRules, Guard, Released
 from fedkin.privacy.ledger import Ledger
 from fedkin.protocol import Algorithm, Ask, Fault, Memory, ProtocolError, Reason, Roster, Run
 from fedkin.protocol.gate import Batch, Faults
@@ -51,10 +52,12 @@ def write_reply(
     seed: int = 0,
     least_rows: int = 0,
     ledger: str | Path | None = None,
+    disclosure: DisclosureRules | None = DEFAULT_RULES,
 ) -> ReplyFile:
     """Answer `ask` for the site's own data and write the answer to a file.
 
-    What the schema, or the site's own `least_rows`, forbids is not written: a ValueError says why.
+    What the schema, the disclosure rules or the site's own `least_rows` forbid is not written: a
+    ValueError says why. With a ledger, earlier letters are remembered (differencing).
     """
     if clients.n_clients != 1:
         raise ValueError(f"a reply file comes from one site, not {clients.n_clients}")
@@ -63,9 +66,12 @@ def write_reply(
     cache = algorithm.prepare(clients, own)
     keys = KeyRing(clients.names, seed).at(1)
     answer = algorithm.answer(ask, clients, cache, own, None, keys, least_rows=least_rows)
-    site = clients.names[0]
-    if answer.faults:
-        raise ValueError(f"site {site!r}: nothing was written: {answer.faults[0]}")
+    site, fault = clients.names[0], answer.faults.get(0)
+    if fault is None and disclosure is not None:
+        guard = Guard(disclosure, clients, released=_released(ledger))
+        fault = guard.reply(algorithm.step(ask.step).replies(ask.fields), answer.arrays)
+    if fault is not None:
+        raise ValueError(f"site {site!r}: nothing was written: {fault}")
     about = {
         "site": site,
         "algorithm": algorithm.name,
@@ -76,6 +82,13 @@ def write_reply(
         Ledger(ledger).record(algorithm.name, 1, ask.step, [site], answer.arrays)
     save_arrays(Path(path), {**answer.arrays, _ABOUT: np.array(json.dumps(about))})
     return ReplyFile(site, algorithm.name, own.to_mapping(), clients.feature_names, answer.arrays)
+
+
+def _released(ledger: str | Path | None) -> Released | None:
+    if ledger is None:
+        return None
+    folder = private_folder(Path(ledger))
+    return Released(folder / "released", own_salt(folder))
 
 
 def read_reply(path: str | Path) -> ReplyFile:
@@ -145,6 +158,7 @@ class _FileLink:
     """Answers the first question; there is nobody to ask a second one."""
 
     gated = False
+    rewinds = False
     last_error: Exception | None = None
 
     def __init__(self, algorithm: Algorithm, files: Sequence[ReplyFile]) -> None:
@@ -172,6 +186,9 @@ class _FileLink:
 
     def replay(self, ask: Ask, record: Record) -> None:
         """There is no journal: the files are one."""
+
+    def deliver(self, result: Any) -> None:
+        """Everybody's model is where the result is."""
 
     def finish(self) -> None:
         """Nobody waits for an end."""

@@ -6,22 +6,27 @@ with their block and then left out, so "lost reply" and "skipped the round" are 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from fedkin.arrays import Arrays, Indices
+from fedkin.durable import DAMAGE, load_arrays, sealed, write_bytes
 from fedkin.engines.driver import Rules, drive
-from fedkin.engines.journal import Journal, Record, decode
+from fedkin.engines.journal import Journal, Record, data_fingerprint, decode, digest
 from fedkin.federation import Federation
+from fedkin.privacy.disclosure import DEFAULT_RULES, Foresight, Guard
 from fedkin.privacy.ledger import Ledger
 from fedkin.protocol import (
     Algorithm,
     Answer,
     Ask,
+    DrawnSeed,
     Fault,
     Memory,
     ProtocolError,
@@ -29,10 +34,14 @@ from fedkin.protocol import (
     Roster,
     Run,
 )
-from fedkin.protocol.gate import Batch, Faults, merged
+from fedkin.protocol.gate import WITHHELD, Batch, Faults, merged
 from fedkin.randomness import KeyRing
 from fedkin.settings import Settings
 
+# Numbers up to which rows are kept for a look at what would be withheld: 8 MB.
+MOST_LOOKED_AT = 1_000_000
+# Before the names of memories in their file.
+_MEMORY = "memory."
 Absent = Callable[[int, Sequence[str]], Collection[str]]
 
 
@@ -56,6 +65,9 @@ class InProcess:
         Replies with fewer rows behind an entry are withheld.
     progress : bool or None
         Whether to show a bar; None shows one on a terminal.
+    disclosure : "report", "enforce" or None
+        Nothing is withheld here, where all rows are anyway, but "report" says which sites a real
+        federation would withhold under the default rules; "enforce" withholds them; None is silent.
     """
 
     block_size: int | None = None
@@ -65,6 +77,13 @@ class InProcess:
     rules: Rules = field(default_factory=Rules)
     least_rows: int = 0
     progress: bool | None = None
+    disclosure: Literal["report", "enforce"] | None = "report"
+
+    def __post_init__(self) -> None:
+        if self.disclosure not in ("report", "enforce", None):
+            raise ValueError(
+                f"disclosure must be 'report', 'enforce' or None, not {self.disclosure!r}"
+            )
 
     def run(
         self,
@@ -77,23 +96,51 @@ class InProcess:
         if federation is None:
             raise ValueError("the in-process engine needs the data: fit(X, y, groups=...)")
         algorithm.check(settings)
+        if self.journal is None:
+            return self._drive(algorithm, settings, federation, int(seed), None)
+        journal = Journal(self.journal)
+        if isinstance(seed, DrawnSeed) and journal.exists():
+            seed = journal.configuration()["seed"]
+        journal.open(
+            {
+                "algorithm": algorithm.name,
+                "settings": settings.to_mapping(),
+                "seed": int(seed),
+                "names": list(federation.names),
+                "features": list(federation.feature_names),
+                "engine": "inprocess",
+                "block_size": self.block_size,
+            },
+            {"rules": asdict(self.rules)},
+            partial(data_fingerprint, federation),
+        )
+        try:
+            return self._drive(algorithm, settings, federation, int(seed), journal)
+        finally:
+            journal.close()
+
+    def _drive(
+        self,
+        algorithm: Algorithm,
+        settings: Settings,
+        federation: Federation,
+        seed: int,
+        journal: Journal | None,
+    ) -> Run:
         roster = Roster(federation.names, seed)
         link = _LocalLink(algorithm, settings, federation, self, KeyRing(roster.names, seed))
-        journal = None
-        if self.journal is not None:
-            journal = Journal(self.journal)
-            journal.open(
-                {
-                    "algorithm": algorithm.name,
-                    "settings": settings.to_mapping(),
-                    "seed": seed,
-                    "names": list(roster.names),
-                    "engine": "inprocess",
-                    "block_size": self.block_size,
-                },
-                {"rules": asdict(self.rules)},
-            )
-        return drive(algorithm, settings, roster, link, self.rules, journal, self.progress)
+        if journal is not None:
+            link.checkpoint = journal.folder / "memory.npz"
+        run = drive(algorithm, settings, roster, link, self.rules, journal, self.progress)
+        if self.disclosure != "report":
+            return run
+        if federation.X.size > MOST_LOOKED_AT:
+            return run
+        sent = run.traffic.bytes_up_by_field
+        steps = algorithm.steps.values()
+        known = {name: f for step in steps for name, f in {**step.reply, **step.optional}.items()}
+        schema = {name: field for name, field in known.items() if name in sent}
+        return replace(run, would_withhold=Foresight(federation, schema).found)
 
 
 def resume(
@@ -124,6 +171,7 @@ class _LocalLink:
     """The way to clients that are in this process: a batched call for every block of them."""
 
     gated = True
+    rewinds = True
 
     def __init__(
         self,
@@ -145,6 +193,10 @@ class _LocalLink:
         self.blocks = [np.arange(begin, min(begin + size, m)) for begin in range(0, m, size)]
         whole = len(self.blocks) == 1
         self.data = [federation if whole else federation.take(block) for block in self.blocks]
+        self.guards: list[Guard] | None = None
+        if engine.disclosure == "enforce":
+            alone = [federation.take(np.array([k])) for k in range(m)]
+            self.guards = [Guard(DEFAULT_RULES, client) for client in alone]
         self.caches = [algorithm.prepare(data, self.settings) for data in self.data]
         # Every client's memory is a dictionary; clients with the same names in it are of a kind.
         self.memory: dict[str, Any] = {}
@@ -152,9 +204,17 @@ class _LocalLink:
         self.kind = np.zeros(m, dtype=np.intp)
         self.all_alike = True
         self.pending: list[tuple[Indices, Memory]] = []
+        # Where the memories are kept beside a journal, and rounds of it that they may cover.
+        self.checkpoint: Path | None = None
+        self._covered: int | None = None
+        self._kept: dict[str, Any] = {}
+        self._skipped: list[tuple[Ask, Record]] = []
 
     def exchange(self, number: int, ask: Ask, asked: Indices) -> tuple[Sequence[Batch], Faults]:
+        self._compute_skipped()
         answers, faults = self._answers(number, ask, asked)
+        if self.guards is not None:
+            answers = [self._guarded(ask, answer, faults) for answer in answers]
         clean = [answer.clean for answer in answers if answer.clean is not None]
         self._write_down(number, ask, answers)
         if self.engine.absent is None:
@@ -191,6 +251,46 @@ class _LocalLink:
             self.kind[clients[used]] = code
             self.all_alike = bool((self.kind == self.kind[0]).all())
         self.pending = []
+        if self.checkpoint is not None:
+            self._keep_memories(number)
+
+    # ------------------------------------------------------------ memories beside a journal
+
+    def _keep_memories(self, number: int) -> None:
+        """The memories after a round, so that a resumed run need not compute it again."""
+        assert self.checkpoint is not None
+        facts = json.dumps({"round": number, "kinds": self.kinds}).encode()
+        arrays = {_MEMORY + name: array for name, array in self.memory.items()}
+        arrays |= {"kind": self.kind, "facts": np.frombuffer(facts, dtype=np.uint8)}
+        write_bytes(self.checkpoint, sealed(arrays), sync=False)
+
+    def _round_of_checkpoint(self) -> int:
+        """Up to which round the kept memories reach; 0 if there are none that can be used."""
+        if self._covered is None:
+            try:
+                assert self.checkpoint is not None
+                kept = load_arrays(self.checkpoint, seal=True)
+                self._covered = int(json.loads(kept["facts"].tobytes())["round"])
+                self._kept = kept
+            except (*DAMAGE, AssertionError):
+                self._covered = 0
+        return self._covered
+
+    def _take_memories(self) -> None:
+        kept = self._kept
+        self.memory = {
+            name.removeprefix(_MEMORY): a for name, a in kept.items() if name.startswith(_MEMORY)
+        }
+        self.kinds = [tuple(kind) for kind in json.loads(kept["facts"].tobytes())["kinds"]]
+        self.kind = kept["kind"]
+        self.all_alike = bool((self.kind == self.kind[0]).all())
+        self._kept = {}
+
+    def _compute_skipped(self) -> None:
+        """The kept memories are of a round that the journal lost: compute what led there."""
+        skipped, self._skipped = self._skipped, []
+        for ask, record in skipped:
+            self._compute_again(ask, record)
 
     def _by_kind(self, who: Indices) -> list[Indices]:
         kind = self.kind[who]
@@ -211,11 +311,27 @@ class _LocalLink:
             fresh[:] = kept
         return fresh
 
+    def deliver(self, result: Any) -> None:
+        """Everybody's model is where the result is."""
+
     def finish(self) -> None:
         """Nothing is left to acknowledge in one process."""
+        self._compute_skipped()
 
     def replay(self, ask: Ask, record: Record) -> None:
-        """Compute the round again, to rebuild memories and to see that nothing has changed."""
+        """Take a round of the journal: from the kept memories, else by computing it again."""
+        covered = self._round_of_checkpoint()
+        if record.number > covered:
+            self._compute_skipped()
+            self._compute_again(ask, record)
+        elif record.number == covered:
+            self._skipped = []
+            self._take_memories()
+        else:
+            self._skipped.append((ask, record))
+
+    def _compute_again(self, ask: Ask, record: Record) -> None:
+        """Compute a round again, to rebuild memories and to see that nothing has changed."""
         step = self.algorithm.step(ask.step)
         answers, faults = self._answers(record.number, ask, record.asked)
         clean = [answer.clean for answer in answers if answer.clean is not None]
@@ -245,12 +361,34 @@ class _LocalLink:
         self.pending = [(answer.clients, answer.memory) for answer in answers]
         return answers, faults
 
+    def _guarded(self, ask: Ask, answer: Answer, faults: Faults) -> Answer:
+        """The answer without the clients whose own rules withhold it."""
+        assert self.guards is not None
+        if answer.clean is None:
+            return answer
+        clients, arrays = answer.clean
+        schema, asked = self.algorithm.step(ask.step).replies(ask.fields), digest(ask)
+        found: Faults = {}
+        for i, k in enumerate(map(int, clients)):
+            own = {name: array[i : i + 1] for name, array in arrays.items()}
+            guard = self.guards[k]
+            fault = guard.question(ask.step, asked) or guard.reply(schema, own)
+            if fault is not None:
+                found[k] = fault
+        if not found:
+            return answer
+        faults.update(found)
+        here = np.array([int(k) not in found for k in clients])
+        kept = {name: array[here] for name, array in arrays.items()}
+        clean = (clients[here], kept) if here.any() else None
+        return replace(answer, clean=clean, faults={**answer.faults, **found})
+
     def _write_down(self, number: int, ask: Ask, answers: Sequence[Answer]) -> None:
         """The ledger of what leaves; a reply that the gate withholds for its few rows does not."""
         if self.ledger is None:
             return
         for answer in answers:
-            held = {k for k, f in answer.faults.items() if f.reason is Reason.FEW_ROWS}
+            held = {k for k, f in answer.faults.items() if f.reason in WITHHELD}
             leaves = np.array([int(k) not in held for k in answer.clients])
             sites = [self.federation.names[k] for k in answer.clients[leaves]]
             sent = {name: np.asarray(array) for name, array in answer.arrays.items()}

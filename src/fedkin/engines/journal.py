@@ -1,11 +1,14 @@
 """The journal is the checkpoint: a run folder with one atomic record per closed round.
 
-    run.json              algorithm, settings, seed, roster, rules, versions
+    run.json              algorithm, settings, seed, roster, features, versions, rules
     round-000001.npz      who was asked, who answered what, who was refused and why
+    round-000001.copy     the same bytes, which stand in if the record is damaged
     result.npz            what the server program returned
+    lock                  held by the one process that writes here
 
 A record is written beside its place, flushed to disk and renamed, so it exists whole or not at
-all; a damaged last record (a lost disk cache, say) is set aside and the round is asked again.
+all, and carries a seal. One damaged record costs nothing, the last one with its copy costs a round;
+what cannot be mended stops with the name of the file.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Mapping
+import secrets
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,10 +27,12 @@ import numpy as np
 
 import fedkin
 from fedkin.arrays import Arrays, Indices
-from fedkin.durable import DAMAGE, load_arrays, save_arrays, write_bytes
+from fedkin.durable import DAMAGE, FolderLock, load_arrays, save_arrays, write_bytes
+from fedkin.federation import Federation
 from fedkin.protocol import Ask, ProtocolError, Refusal, Replies, Result
 
 _REPLY = "reply."
+_COPY = ".copy"
 
 
 @dataclass(frozen=True)
@@ -46,39 +52,78 @@ class Journal:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
+        self._lock: FolderLock | None = None
 
-    def open(self, configuration: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-        """Start a run, or make sure that the run in this folder is the same one.
+    def open(
+        self,
+        configuration: Mapping[str, Any],
+        about: Mapping[str, Any],
+        data: Callable[[bytes], str] | None = None,
+    ) -> None:
+        """Start a run, or make sure that the run in this folder is the same one; until `close`.
 
-        `about` is written down, too, but may differ when the run goes on (rules, deadlines).
+        `about` is written down, too, but may differ when the run goes on (rules, deadlines). `data`
+        gives a fingerprint of the rows with a salt; engines that see no rows have none.
         """
-        wanted = json.loads(json.dumps(encode(configuration)))
-        path = self.folder / "run.json"
-        if path.exists():
+        self._lock = FolderLock(self.folder)
+        self._lock.take()
+        try:
+            self._begin_or_go_on(configuration, about, data)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin_or_go_on(
+        self,
+        configuration: Mapping[str, Any],
+        about: Mapping[str, Any],
+        data: Callable[[bytes], str] | None,
+    ) -> None:
+        versions = {"fedkin": fedkin.__version__, "numpy": np.__version__}
+        wanted = json.loads(json.dumps(encode({**configuration, "versions": versions})))
+        if self.exists():
             kept = self.configuration()
-            different = [key for key in wanted if kept.get(key) != wanted[key]]
-            if different:
+            different = [_difference(key, kept, wanted) for key in wanted]
+            told = ", ".join(word for word in different if word)
+            if told:
                 raise ProtocolError(
-                    f"{self.folder} holds another run (its {', '.join(different)} differ); "
-                    "choose another folder or remove this one"
+                    f"{self.folder} holds another run (its {told} differ); choose another folder "
+                    "or remove this one"
+                )
+            if data is not None and kept["data"] != data(bytes.fromhex(kept["salt"])):
+                raise ProtocolError(
+                    f"the data changed since the run in {self.folder} began; bring back the rows "
+                    "it began with, or start a new run folder"
                 )
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        versions = {
-            "fedkin": fedkin.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        }
-        told = {**wanted, **encode(about), "versions": versions}
-        text = json.dumps(told, indent=1)
-        write_bytes(path, text.encode())
+        facts = {**encode(about), "python": platform.python_version()}
+        if data is not None:
+            salt = secrets.token_bytes(16)
+            facts |= {"salt": salt.hex(), "data": data(salt)}
+        text = json.dumps({**facts, **wanted}, indent=1)
+        write_bytes(self.folder / "run.json", text.encode())
+
+    def close(self) -> None:
+        """Let others work in the folder."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def exists(self) -> bool:
+        """Whether the folder holds a run."""
+        return (self.folder / "run.json").exists()
 
     def configuration(self) -> dict[str, Any]:
         """What run.json says, settings still encoded."""
         path = self.folder / "run.json"
         if not path.exists():
             raise ProtocolError(f"{self.folder} holds no run (run.json is missing)")
-        loaded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            loaded: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError):
+            raise ProtocolError(
+                f"{path} is damaged; restore it from a backup or start a new run folder"
+            ) from None
         return loaded
 
     def append(self, record: Record) -> None:
@@ -91,25 +136,44 @@ class Journal:
         arrays = {_REPLY + name: array for name, array in record.replies.items()}
         arrays["asked"], arrays["answered"] = record.asked, record.replies.clients
         arrays["facts"] = np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)
-        save_arrays(self._path(record.number), arrays)
+        path = self._path(record.number)
+        save_arrays(path, arrays, copy=path.with_suffix(_COPY))
 
     def read(self, number: int) -> Record | None:
         """The record of a round, or None if it was never closed or cannot be read."""
         path = self._path(number)
-        if not path.exists():
-            return None
-        try:
-            arrays = load_arrays(path)
-            return _decoded(number, arrays, json.loads(arrays["facts"].tobytes()))
-        except DAMAGE:
-            os.replace(path, path.with_suffix(".damaged"))
-            return None
+        for place in (path, path.with_suffix(_COPY)):
+            if not place.exists():
+                continue
+            try:
+                arrays = load_arrays(place, seal=True)
+                return _decoded(number, arrays, json.loads(arrays["facts"].tobytes()))
+            except DAMAGE:
+                os.replace(place, place.with_name(place.name + ".damaged"))
+        return None
 
-    def discard_from(self, number: int) -> None:
-        """Forget rounds after a gap: they were closed by a program that no longer exists."""
-        for path in self.folder.glob("round-*.npz"):
-            if int(path.stem.removeprefix("round-")) >= number:
-                os.replace(path, path.with_suffix(".stale"))
+    def rounds(self) -> list[int]:
+        """Numbers of the rounds that have a record, whole or not."""
+        suffixes = (".npz", _COPY)
+        found = [p for p in self.folder.glob("round-*") if p.suffix in suffixes]
+        return sorted({int(path.stem.removeprefix("round-")) for path in found})
+
+    def discard_from(self, number: int, rewinds: bool = True) -> None:
+        """Forget rounds after a gap: they were closed by a program that no longer exists.
+
+        Sites that cannot go back (`rewinds`) more than a round make a gap the end of the run.
+        """
+        later = [found for found in self.rounds() if found >= number]
+        if later and not rewinds:
+            raise ProtocolError(
+                f"{self._path(number)} is damaged, and so is its copy, but round {later[-1]} was "
+                "closed after it; restore the file from a backup or start a new run"
+            )
+        for found in later:
+            for suffix in (".npz", _COPY):
+                path = self._path(found).with_suffix(suffix)
+                if path.exists():
+                    os.replace(path, path.with_name(path.name + ".stale"))
 
     def finish(self, result: Result) -> None:
         """Keep what the program returned."""
@@ -118,7 +182,7 @@ class Journal:
     def result(self) -> Arrays | None:
         """The arrays that the program returned, if it ended."""
         path = self.folder / "result.npz"
-        return load_arrays(path) if path.exists() else None
+        return load_arrays(path, seal=True) if path.exists() else None
 
     def _path(self, number: int) -> Path:
         return self.folder / f"round-{number:06d}.npz"
@@ -134,6 +198,29 @@ def _decoded(number: int, arrays: Arrays, facts: dict[str, Any]) -> Record:
         tuple(map(Refusal.from_json, facts["refusals"])),
         tuple(facts["dropped"]),
     )
+
+
+def _difference(key: str, kept: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """What differs under a key, in words; empty if nothing does."""
+    was, now = kept.get(key), wanted[key]
+    if was == now:
+        return ""
+    if isinstance(was, dict) and isinstance(now, dict):
+        inside = [f"{name} ({was.get(name)!r}, now {now[name]!r})" for name in now]
+        differing = [w for name, w in zip(now, inside) if was.get(name) != now[name]]
+        return f"{key}: {', '.join(differing)}" if differing else key
+    return key
+
+
+def data_fingerprint(clients: Federation, salt: bytes) -> str:
+    """A salted fingerprint of rows, target and columns: other data give another one."""
+    seen = hashlib.blake2b(key=salt[:64], digest_size=32)
+    for part in (clients.X, clients.y, clients.weights, clients.offsets):
+        seen.update(b"none" if part is None else f"{part.dtype}{part.shape}".encode())
+        if part is not None:
+            seen.update(np.ascontiguousarray(part).view(np.uint8).data)
+    seen.update(json.dumps([clients.feature_names, clients.names]).encode())
+    return seen.hexdigest()
 
 
 def digest(ask: Ask) -> str:

@@ -79,6 +79,7 @@ class _KeptLink:
     """Answers the first question; who did not answer then does not answer now."""
 
     gated = False
+    rewinds = False
     last_error: Exception | None = None
 
     def __init__(self, algorithm: Algorithm, record: Record) -> None:
@@ -99,6 +100,9 @@ class _KeptLink:
 
     def replay(self, ask: Ask, record: Record) -> None:
         """A refit keeps no journal of its own."""
+
+    def deliver(self, result: Any) -> None:
+        """Everybody's model is where the result is."""
 
     def finish(self) -> None:
         """Nobody waits for an end."""

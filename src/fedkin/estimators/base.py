@@ -24,13 +24,21 @@ from fedkin.estimators.words import completed
 from fedkin.federation import Federation
 from fedkin.frames import FederationError, plain_names, value_errors
 from fedkin.names import canonical_name, canonical_names, site_labels
-from fedkin.protocol import Algorithm, Run
+from fedkin.protocol import Algorithm, DrawnSeed, Run
+from fedkin.protocol.gate import LOSSES
 from fedkin.protocol.runs import About
 from fedkin.settings import Settings
 from fedkin.tables import Summary, Table
 
 # The name of the only site when no groups are given.
 ONLY_SITE = "site"
+# Sentences about missing replies in a summary; `refusals_` has them all.
+SHOWN_MISSING = 20
+SHOWN_WITHHELD = 5
+NO_GUARANTEE = (
+    "What left the sites left as it is, without noise: there is no formal guarantee of privacy "
+    "beyond the sites' disclosure rules."
+)
 # Columns of a table of sites that say to which group a site belongs.
 MEMBERSHIP = {"group", "cluster", "prior", "probability"}
 # Stands for "no site in particular"; no site can be called so.
@@ -168,6 +176,7 @@ class FederatedEstimator(BaseEstimator):
         if federation is not None:
             self._check_data(federation, settings)
         self._keep(self._run_with(settings, federation), settings)
+        self._warn_of_the_missing()
         self._warn(federation)
         return self
 
@@ -206,7 +215,8 @@ class FederatedEstimator(BaseEstimator):
 
     def _run_with(self, settings: Settings, federation: Federation | None) -> Run:
         engine = self.engine or InProcess()
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        drawn = int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = DrawnSeed(drawn) if self.random_state is None else drawn
         run: Run = engine.run(self._algorithm, settings, federation, seed)
         return run
 
@@ -217,9 +227,19 @@ class FederatedEstimator(BaseEstimator):
         self.traffic_ = run.traffic
         self.refusals_ = run.refusals
         self.dropped_ = run.dropped
+        self.missing_sites_ = {site: str(fault) for site, fault in run.left_out.items()}
         self.n_rounds_ = run.traffic.rounds
         self._adapted: dict[str, Any] = {}
         self._read(run)
+        self._in_no_group(run)
+
+    def _in_no_group(self, run: Run) -> None:
+        """A site that was lost to the fit is in no group: its label is -1."""
+        labels = getattr(self, "labels_", None)
+        lost = [site for site, fault in run.left_out.items() if fault.reason in LOSSES]
+        if lost and isinstance(labels, np.ndarray) and len(labels) == len(run.roster):
+            self.labels_ = labels.copy()
+            self.labels_[[self._position[site] for site in lost]] = -1
 
     @property
     def _position(self) -> Mapping[str, int]:
@@ -232,6 +252,13 @@ class FederatedEstimator(BaseEstimator):
     def _read(self, run: Run) -> None:
         """Fitted attributes from the result and, in process, from the sites' memories."""
         raise NotImplementedError
+
+    def _warn_of_the_missing(self) -> None:
+        """Nobody is left out in silence."""
+        missing, n_sites = self.missing_sites_, len(self.client_names_)
+        if missing:
+            told = "; ".join(f"site {site!r}: {fault}" for site, fault in missing.items())
+            self._warning(f"{len(missing)} of {n_sites} sites are not part of the fit ({told})")
 
     def _warn(self, federation: Federation | None) -> None:
         """Warn about a fit that has not settled; subclasses add what else deserves a look."""
@@ -438,12 +465,32 @@ class FederatedEstimator(BaseEstimator):
         """The fit and its account as tables; prints as text, shows as HTML."""
         check_is_fitted(self)
         result, about = self._result, self._about()
-        title = f"{type(self).__name__}: {result.title(about)}"
-        tables = {**result.tables(about), "traffic": self.traffic_.table()}
+        title = f"{type(self).__name__}: {self._members_counted(result.title(about))}"
+        tables = {name: self._members_only(table) for name, table in result.tables(about).items()}
         if "sites" in tables:
             tables["sites"] = without_groups_of_unheard(tables["sites"])
         notes = [self.traffic_.sentence(), *result.account(about), *result.remarks(about)]
-        return Summary(title, tables, notes)
+        notes += [f"Missing: {told}." for told in self._run.missing()[:SHOWN_MISSING]]
+        if not isinstance(self.engine or InProcess(), InProcess):
+            notes.append(NO_GUARANTEE)
+        look = self._run.would_withhold
+        notes += withheld_words(look() if look else {}, len(self.client_names_))
+        return Summary(title, {**tables, "traffic": self.traffic_.table()}, notes)
+
+    def _members_counted(self, title: str) -> str:
+        """A title that begins with the number of sites, without those that were left out."""
+        everybody, words = f"{len(self.client_names_)} sites", len(self.missing_sites_)
+        if not words or not title.startswith(everybody):
+            return title
+        members = f"{len(self.client_names_) - words} sites ({words} left out)"
+        return members + title.removeprefix(everybody)
+
+    def _members_only(self, table: Table) -> Table:
+        """A table of sites without those that were left out."""
+        if not self.missing_sites_ or "site" not in table:
+            return table
+        here = np.array([site not in self.missing_sites_ for site in table["site"]], dtype=bool)
+        return Table({name: np.asarray(c)[here] for name, c in table.items()}, table.title)
 
     def plot(self, kind=None, ax=None):
         """Draw the fit; returns the display (`fedkin.displays`), whose `frame` has the numbers.
@@ -464,6 +511,23 @@ class FederatedEstimator(BaseEstimator):
         """Names of the columns; x0, x1, ... where they have none."""
         names = getattr(self, "feature_names_in_", plain_names(self.n_features_in_))
         return [str(name) for name in names]
+
+
+def withheld_words(found: Mapping[str, Any], n_sites: int) -> list[str]:
+    """What the default disclosure rules would do in a real federation, in a sentence."""
+    if not found:
+        return []
+    by_rule: dict[str, list[str]] = {}
+    for site, fault in found.items():
+        by_rule.setdefault(fault.reason, []).append(site)
+    told = "; ".join(
+        f"{', '.join(sites[:SHOWN_WITHHELD])}{' and more' * (len(sites) > SHOWN_WITHHELD)}: {rule}"
+        for rule, sites in by_rule.items()
+    )
+    return [
+        f"In a real federation {len(found)} of {n_sites} sites would withhold their replies under "
+        f"the default disclosure rules ({told})."
+    ]
 
 
 def _constructor(parameters: Mapping[str, Any]) -> Any:

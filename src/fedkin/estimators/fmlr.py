@@ -367,14 +367,20 @@ class FMLR(RegressorMixin, FederatedEstimator):
         if name in self._adapted:
             return self._adapted[name]
         known = self._position.get(name)
-        if known is None or self._result.responsibilities is None:
+        if known is not None and self._result.responsibilities is None:
+            self._warning(
+                f"the group of site {name!r} stayed at the site (share='sums'): the answer is the "
+                "population's; ask the site, or adapt(X, y, groups) with its rows"
+            )
+            return self._known.anybody
+        if known is None:
             return self._known.anybody
         return self._known.of_fit(known)
 
     def summary(self) -> Summary:
         """Regressions, sites and account as tables; prints as text, shows as HTML."""
         summary = super().summary()
-        odd = np.isin(self.client_names_, self.odd_sites_)
+        odd = np.isin(summary["sites"]["site"], self.odd_sites_)
         sites = Table({**summary["sites"], "odd": odd}, summary["sites"].title)
         return Summary(summary.title, {**summary.tables, "sites": sites}, summary.notes)
 

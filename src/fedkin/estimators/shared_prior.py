@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedkin.algorithms.fgpr_result import FgprResult
-from fedkin.durable import load_arrays, save_arrays
+from fedkin.durable import ANYBODY, load_arrays, save_arrays
 from fedkin.models.kernels import from_spec
 from fedkin.protocol import Roster, Run, Traffic
 
@@ -60,7 +60,8 @@ def save_prior(model: FGPR, path: str | Path) -> Path:
     if model._result.common_theta is not None:
         arrays |= {name: model._result[name] for name in KEPT_COMMON}
         arrays["site_common"] = arrays["site_common"][-1:]
-    save_arrays(Path(path), {"words": np.array(json.dumps(words)), **arrays})
+    kept = {"words": np.array(json.dumps(words)), **arrays}
+    save_arrays(Path(path), kept, rights=ANYBODY)
     return Path(path)
 
 

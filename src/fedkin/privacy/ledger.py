@@ -17,8 +17,11 @@ from typing import Any
 import numpy as np
 
 from fedkin.arrays import Array, Arrays
-from fedkin.durable import load_arrays
+from fedkin.durable import load_arrays, open_private, private_folder, sealed
 from fedkin.protocol import Reason, Schema
+
+# What every line of the ledger has.
+_WRITTEN = {"time", "run", "round", "step", "sites", "withheld", "fields"}
 
 
 class Ledger:
@@ -27,7 +30,7 @@ class Ledger:
     def __init__(self, folder: str | Path, keep_values: bool = True) -> None:
         self.folder = Path(folder)
         self.keep_values = keep_values
-        self.folder.mkdir(parents=True, exist_ok=True)
+        private_folder(self.folder)
         self._n_values = sum(1 for _ in self.folder.glob("*.npz"))
 
     def record(
@@ -51,10 +54,19 @@ class Ledger:
         }
         if self.keep_values and withheld is None:
             entry["values"] = self._keep(arrays)
-        with open(self.folder / "ledger.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
+        with open_private(self.folder / "ledger.jsonl", "ab") as file:
+            file.write(self._fresh_line() + json.dumps(entry).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
+
+    def _fresh_line(self) -> bytes:
+        """A line break if the last line was cut short by a crash, so that it spoils no other."""
+        path = self.folder / "ledger.jsonl"
+        if not path.exists() or not path.stat().st_size:
+            return b""
+        with open(path, "rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return b"" if file.read(1) == b"\n" else b"\n"
 
     def _keep(self, arrays: Arrays) -> str:
         """Write the numbers under the next free name, also beside another process."""
@@ -62,8 +74,8 @@ class Ledger:
             self._n_values += 1
             name = f"{self._n_values:08d}.npz"
             try:
-                with open(self.folder / name, "xb") as file:
-                    np.savez(file, **dict(arrays))  # type: ignore[arg-type]
+                with open_private(self.folder / name, "xb") as file:
+                    file.write(sealed(arrays))
                 return name
             except FileExistsError:
                 continue
@@ -74,11 +86,13 @@ class Ledger:
         if not path.exists():
             return []
         entries = []
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
-                entries.append(json.loads(line))
+                entry = json.loads(line)
             except json.JSONDecodeError:
                 continue
+            if isinstance(entry, dict) and set(entry) >= _WRITTEN:
+                entries.append(entry)
         return entries
 
     def values(self, entry: Mapping[str, Any]) -> dict[str, Array]:

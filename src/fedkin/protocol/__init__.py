@@ -18,6 +18,7 @@ from fedkin.protocol.last_replies import LastReplies
 from fedkin.protocol.messages import (
     DEFAULT_BOUND,
     Ask,
+    DrawnSeed,
     Field,
     Memory,
     ProtocolError,
@@ -34,6 +35,7 @@ __all__ = [
     "Algorithm",
     "Answer",
     "Ask",
+    "DrawnSeed",
     "Fault",
     "Field",
     "LastReplies",

@@ -29,11 +29,60 @@ class Reason(StrEnum):
     SHAPE = "wrong shape"
     NOT_FINITE = "not a finite number"
     BOUND = "a value over the bound"
+    RANGE = "a value that cannot be"
     FEW_ROWS = "too few rows behind an entry"
+    CELL = "withheld by the site's rule: too few rows in a cell; merge levels or drop the column"
+    PARAMETERS = "withheld by the site's rule: too many parameters for its rows; use fewer columns"
+    LEVERAGE = "withheld by the site's rule: one row stands out; drop or coarsen a column"
+    DIFFERENCE = "withheld by the site's rule: too few rows differ from those of an earlier run"
+    BUDGET = "withheld by the site's rule: more questions than it answers"
+    POLICY = "not allowed by the site's policy"
     ERROR = "the client function failed"
     LATE = "no answer in time"
     ABSENT = "did not take part"
     MEMORY = "the site's memory belongs to another round"
+    DAMAGED = "the site's memory is lost or damaged"
+    COLUMN = "a column is missing"
+    NUMBER = "a column does not hold numbers"
+    VALUES = "missing or infinite values in a column"
+    DATA = "the data file is missing or cannot be read"
+    DISK = "the site's disk is full"
+    LOCKED = "another process works in the site's folder"
+    CHANGED = "not what it was when the run began"
+    VERSION = "another version of fedkin"
+    DIED = "the site's process died again and again"
+
+
+# A site that says one of these cannot take part now: it is lost to the run, not just refused.
+LOSSES = frozenset(
+    {
+        Reason.ERROR,
+        Reason.LATE,
+        Reason.MEMORY,
+        Reason.DAMAGED,
+        Reason.COLUMN,
+        Reason.NUMBER,
+        Reason.VALUES,
+        Reason.DATA,
+        Reason.DISK,
+        Reason.LOCKED,
+        Reason.CHANGED,
+        Reason.VERSION,
+        Reason.DIED,
+    }
+)
+# What a site does by its own rules: it has answered, and is not missing.
+WITHHELD = frozenset(
+    {
+        Reason.FEW_ROWS,
+        Reason.CELL,
+        Reason.PARAMETERS,
+        Reason.LEVERAGE,
+        Reason.DIFFERENCE,
+        Reason.BUDGET,
+        Reason.POLICY,
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -51,14 +100,17 @@ class Fault:
         return {"reason": self.reason.name, "field": self.field}
 
     @classmethod
-    def from_json(cls, told: Any) -> Fault:
-        """The fault that somebody tells of, whoever it is: a strange word is a fault itself."""
+    def from_json(cls, told: Any, known: Sequence[str] = ()) -> Fault:
+        """The fault that somebody tells of, whoever it is: a strange word is a fault itself.
+
+        A place is repeated if it could be a field, or is one of the `known` names of columns.
+        """
         word = told.get("reason") if isinstance(told, Mapping) else None
         if not isinstance(word, str) or word not in Reason.__members__:
             return cls(Reason.UNDECLARED)
         name = told.get("field", "")
-        known = isinstance(name, str) and name.isidentifier()
-        return cls(Reason[word], name[:LONGEST_NAME] if known else "")
+        sayable = isinstance(name, str) and (name in known or name.isidentifier())
+        return cls(Reason[word], name[:LONGEST_NAME] if sayable else "")
 
 
 # Some clients (positions in the roster) and their arrays, with these clients as first axis.
@@ -118,7 +170,7 @@ def cleaned(
     for name, declared in schema.items():
         array = arrays[name]
         # One pass each when all is well: NaN and infinity fail these comparisons.
-        if array.size and not (array.max() <= declared.bound and array.min() >= -declared.bound):
+        if array.size and not (array.max() <= declared.bound and array.min() >= declared.lowest):
             good = _and(good, _within_bounds(name, declared, batch, faults))
         if rows is not None:
             few = rows < max(declared.least_rows, least_rows)
@@ -199,10 +251,15 @@ def _within_bounds(name: str, declared: Field, batch: Batch, faults: Faults) -> 
     finite: Bools = np.asarray(np.isfinite(numbers).all(axis=1))
     held = np.abs(np.where(np.isfinite(numbers), numbers, 0.0))
     within: Bools = np.asarray((held <= declared.bound).all(axis=1))
-    over, odd = Fault(Reason.BOUND, name), Fault(Reason.NOT_FINITE, name)
-    faults.update(dict.fromkeys(map(int, clients[finite & ~within]), over))
-    faults.update(dict.fromkeys(map(int, clients[~finite]), odd))
-    fine: Bools = finite & within
+    possible: Bools = np.asarray((numbers >= declared.lowest).all(axis=1)) | ~within
+    wrong = {
+        Reason.RANGE: finite & within & ~possible,
+        Reason.BOUND: finite & ~within,
+        Reason.NOT_FINITE: ~finite,
+    }
+    for reason, whose in wrong.items():
+        faults.update(dict.fromkeys(map(int, clients[whose]), Fault(reason, name)))
+    fine: Bools = finite & within & possible
     return fine
 
 

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
 from fedkin.arrays import Array, Arrays, Indices
 
 Memory = dict[str, Array] | None
+Reveals = Literal["nothing", "count", "sums", "products", "model", "fit"]
+"""What a field tells of a client's rows.
+
+nothing: no row went into it; count: their number; sums: sums of single columns or their squares;
+products: sums of products of columns, which are two-way tables where columns are coded; model:
+parameters fitted to the rows; fit: any other function of them all (likelihoods, slopes).
+"""
 Dims = Mapping[str, int]
 
 DEFAULT_BOUND = 1e100
@@ -24,6 +32,10 @@ class ProtocolError(RuntimeError):
     """A server program or client function broke the contract."""
 
 
+class DrawnSeed(int):
+    """A seed that nobody chose: a run that is there already keeps its own."""
+
+
 @dataclass(frozen=True)
 class Field:
     """One named array of a message; `shape` is without the client axis, in symbols or numbers."""
@@ -34,6 +46,15 @@ class Field:
     bound: float = DEFAULT_BOUND
     least_rows: int = 1
     """A client with fewer rows behind each entry does not send the reply at all."""
+    least: float | None = None
+    """The least value there can be: 0 for what has no sign, 1 for what is counted from one."""
+    reveals: Reveals = "fit"
+    """What can be learnt from it about rows, which decides the disclosure rules that apply."""
+
+    @property
+    def lowest(self) -> float:
+        """The least value that passes the gate."""
+        return -self.bound if self.least is None else self.least
 
 
 Schema = Mapping[str, Field]

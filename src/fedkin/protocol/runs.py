@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -32,6 +32,17 @@ class Result(Mapping[str, Array]):
     Subclasses are dataclasses of arrays; a field that is None is not there. As a mapping it holds
     the arrays by name, which is how it is kept and how it travels.
     """
+
+    for_all: ClassVar[tuple[str, ...]] = ()
+    """Arrays that every site gets when the run has ended: the shared model."""
+    for_one: ClassVar[tuple[str, ...]] = ()
+    """Arrays with the sites as first axis, of which each site gets its own row."""
+
+    def for_site(self, k: int) -> dict[str, Array]:
+        """What the k-th site gets when the run has ended; never another site's row."""
+        shared = {f"shared.{name}": self[name] for name in self.for_all if name in self}
+        own = {name: np.asarray(self[name][k]) for name in self.for_one if name in self}
+        return shared | {f"own.{name}": array for name, array in own.items()}
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -108,7 +119,8 @@ class Refusal:
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Refusal:
         """The inverse of `to_json`."""
-        return cls(int(told["round"]), str(told["site"]), Fault.from_json(told))
+        place = str(told.get("field", ""))
+        return cls(int(told["round"]), str(told["site"]), Fault.from_json(told, (place,)))
 
 
 @dataclass
@@ -177,6 +189,22 @@ class Run:
     refusals: tuple[Refusal, ...]
     dropped: tuple[str, ...] = ()
     memories: Memory = None
+    left_out: Mapping[str, Fault] = field(default_factory=dict)
+    """Sites of the roster that are no members of the result, and why: never heard, or given up."""
+    would_withhold: Callable[[], Mapping[str, Fault]] | None = None
+    """Tells which sites would withhold in a real federation under the default rules."""
+
+    def missing(self) -> list[str]:
+        """Whose replies are missing in which rounds and why, a sentence a site and fault."""
+        rounds: dict[tuple[str, Fault], list[int]] = {}
+        for refusal in self.refusals:
+            rounds.setdefault((refusal.site, refusal.fault), []).append(refusal.round)
+        return [
+            f"site {site!r}{' was left out' if site in self.left_out else ''}: {fault} ("
+            + (f"round {which[0]}" if len(which) == 1 else f"{len(which)} rounds from {which[0]}")
+            + ")"
+            for (site, fault), which in rounds.items()
+        ]
 
     def shared_by(self, names: tuple[str, ...]) -> Run:
         """The run of one client that held everybody's rows, as the run of all of them."""

@@ -33,9 +33,15 @@ TINY = 1e-300
 # largest error at h = 2, five draws, two odd sites: 3.45, 4.18 and 5.49 with one, two and three.
 SPARE = 1
 
-SPREAD = Field((3,), "rows, mean square of the target, mean square of a feature")
-N_COEFFICIENTS = Field((), "number of coefficients of the site's model")
-SUMS = Field(("S", "C", "q"), "products of features and target, weighted and added up")
+SPREAD = Field(
+    (3,), "rows, mean square of the target, mean square of a feature", least=0.0, reveals="sums"
+)
+N_COEFFICIENTS = Field(
+    (), "number of coefficients of the site's model", least=0.0, reveals="nothing"
+)
+SUMS = Field(
+    ("S", "C", "q"), "products of features and target, weighted and added up", reveals="products"
+)
 LOGLIK = Field(("S",), "log likelihood of the site's rows, for each restart")
 COEF = Field(("S", "C", "p"), "shared coefficients of every restart")
 SIGMA = Field(("S",), "noise of every restart")

@@ -83,9 +83,17 @@ class FedGmmResult(JoinedResult):
 
 # ------------------------------------------------------------------ what may leave a client
 
-MOMENTS = Field(("M", "v"), "weights, rows and products of x, weighted by responsibility, added up")
-SUMS = Field(("R", "q"), "products of features and target, weighted by responsibility, added up")
-SPREAD = Field(("v",), "number of rows, sums and sums of products of x")
+MOMENTS = Field(
+    ("M", "v"),
+    "weights, rows and products of x, weighted by responsibility, added up",
+    reveals="products",
+)
+SUMS = Field(
+    ("R", "q"),
+    "products of features and target, weighted by responsibility, added up",
+    reveals="products",
+)
+SPREAD = Field(("v",), "number of rows, sums and sums of products of x", reveals="products")
 INPUTS = {
     "centers": Field(("M", "d"), "centres of x"),
     "covariances": Field(("M", "d", "d"), "covariances of x"),

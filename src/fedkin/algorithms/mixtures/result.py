@@ -46,6 +46,9 @@ class MixtureResult(Result):
     `weights` (m, R) and a `scale` (m, ...) of their own are until `with_memories`.
     """
 
+    for_all = ("centers", "covariance")
+    for_one = ("components", "weights", "site_rows")
+
     site_loglik: Floats
     site_rows: Floats
     converged: Array

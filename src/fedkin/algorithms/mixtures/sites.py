@@ -31,15 +31,25 @@ CLEAR = 1.0
 
 # ------------------------------------------------------------------ what may leave a client
 
-ROWS = Field((), "number of rows")
-COMPONENTS = Field(("R", "p"), "the site's means or coefficients")
+ROWS = Field((), "number of rows", least=0.0, reveals="count")
+COMPONENTS = Field(("R", "p"), "the site's means or coefficients", reveals="model")
 LOGLIK = Field((), "log likelihood of the site's rows")
-HALVINGS = Field((), "how often the gradient step had to be halved so far")
-SUMS = Field(("R", "q"), "rows (or their products), weighted by responsibility and added up")
+HALVINGS = Field((), "how often the gradient step had to be halved so far", least=0.0)
+SUMS = Field(
+    ("R", "q"),
+    "rows (or their products), weighted by responsibility and added up",
+    reveals="products",
+)
 OPTIONAL = {
-    "variances": Field(("R",), "sampling variance of each component; group sizes follow"),
-    "weights": Field(("R",), "the site's mixture weights", bound=1.0),
-    "scatter": Field(("d", "d"), "squares and products of the rows about their component's mean"),
+    "variances": Field(
+        ("R",), "sampling variance of each component; group sizes follow", least=0.0
+    ),
+    "weights": Field(("R",), "the site's mixture weights", bound=1.0, least=0.0),
+    "scatter": Field(
+        ("d", "d"),
+        "squares and products of the rows about their component's mean",
+        reveals="products",
+    ),
     "residual": Field((), "mean squared residual of the site's rows"),
 }
 

@@ -13,12 +13,12 @@ FLARE fails a whole job when one site's job process dies and lets nobody rejoin 
 run that has not ended is submitted again, a bounded number of times, and goes on from the journal.
 """
 
-from fedkin.engines.nvflare.deployment import Deployment
-from fedkin.engines.nvflare.engine import Flare, Unfinished
+from fedkin.engines.nvflare.deployment import Deployment, ServerLost
+from fedkin.engines.nvflare.engine import Flare, SitesNotReady, Unfinished
 from fedkin.engines.nvflare.jobs import Job
 from fedkin.engines.nvflare.kits import Kits, provision
 from fedkin.engines.nvflare.server_process import Server, understood
-from fedkin.engines.nvflare.site_process import Site, in_order
+from fedkin.engines.nvflare.site_process import Site
 
 __all__ = [
     "Deployment",
@@ -26,9 +26,10 @@ __all__ = [
     "Job",
     "Kits",
     "Server",
+    "ServerLost",
     "Site",
+    "SitesNotReady",
     "Unfinished",
-    "in_order",
     "provision",
     "understood",
 ]

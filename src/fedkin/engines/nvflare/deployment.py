@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import os
 import socket
 import subprocess
 import sys
@@ -14,31 +13,58 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fedkin.durable import close_to_others, private_folder
+from fedkin.engines import keeper
 from fedkin.engines.nvflare.jobs import Job
-from fedkin.engines.nvflare.kits import ADMIN, PROJECT, Kits, write_json
+from fedkin.engines.nvflare.kits import ADMIN, Kits, write_json
+from fedkin.engines.nvflare.participants import Kit
 
 logger = logging.getLogger("fedkin.nvflare")
 
-# Seconds. Each is far below FLARE's default, measured to shorten start, end and recovery.
-HEARTBEAT = 2
-LAST_WORD = 10
+# Seconds.
 POLL = 0.2
+CONNECT = 2.0
+# Errors of FLARE's session that mean nobody is there.
+GONE = ("NoConnection", "ConnectionError", "CommunicationError", "SessionClosed")
+
+
+class ServerLost(ConnectionError):
+    """The server does not answer any more."""
 
 
 class Deployment:
     """A server and its sites as child processes on this machine, driven by an admin session.
+
+    Processes end with their driver, however it ends. `Deployment.attach` starts nobody: it opens a
+    session to a server that runs, here or elsewhere.
 
     `sites` gives each site's own configuration: `data` (CSV, Parquet or npz), `target`, and
     optionally `least_rows` and `state` (folder for memory and ledger, default in the kit). It is
     written to a file that only the site's process is told of.
     """
 
-    def __init__(self, kits: Kits, sites: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, kits: Kits, sites: Mapping[str, Mapping[str, Any]] | None) -> None:
+        self.kits = kits
+        self.server_folder = kits.server / "fedkin"
+        self.state: dict[str, Path] = {}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._session: Any = None
+        self._keeper: subprocess.Popen[bytes] | None = None
+        if sites is not None:
+            self._configure(sites)
+
+    @classmethod
+    def attach(cls, kits: Kits, timeout: float = 30.0) -> Deployment:
+        """A session to a federation that others started; `stop` ends the session only."""
+        attached = cls(kits, None)
+        attached.connect((), timeout)
+        return attached
+
+    def _configure(self, sites: Mapping[str, Mapping[str, Any]]) -> None:
+        kits = self.kits
         unknown = sorted(set(sites) ^ set(kits.sites))
         if unknown:
             raise ValueError(f"kits and configurations name different sites: {', '.join(unknown)}")
-        self.kits = kits
-        self.server_folder = kits.server / "fedkin"
         self.state = {
             name: Path(own.get("state", kits.sites[name] / "fedkin")).resolve()
             for name, own in sites.items()
@@ -46,8 +72,6 @@ class Deployment:
         for name, own in sites.items():
             facts = {**own, "data": str(Path(own["data"]).resolve())}
             write_json(self._site_file(name), {**facts, "state": str(self.state[name])})
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._session: Any = None
 
     def _site_file(self, name: str) -> Path:
         return self.kits.sites[name] / "local" / "fedkin_site.json"
@@ -72,37 +96,38 @@ class Deployment:
 
     def start_server(self) -> None:
         """Start the server's parent process."""
-        own = {"FEDKIN_SERVER": str(self.server_folder)}
-        own["NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT"] = str(LAST_WORD)
-        self._spawn("server", self.kits.server, own, [])
+        kit = Kit.open(self.kits.server, "server")
+        self._keep("server", kit.start({"FEDKIN_SERVER": str(self.server_folder)}))
 
     def start_site(self, name: str) -> None:
         """Start a site's parent process."""
-        own = {"FEDKIN_SITE": str(self._site_file(name))}
-        options = [f"uid={name}", f"heart_beat_interval={HEARTBEAT}"]
-        self._spawn(name, self.kits.sites[name], own, options)
+        kit = Kit.open(self.kits.sites[name], "client")
+        self._keep(name, kit.start({"FEDKIN_SITE": str(self._site_file(name))}))
 
-    def _spawn(self, name: str, kit: Path, own: Mapping[str, str], options: list[str]) -> None:
-        """What the kit's sub_start.sh does, with this interpreter and without a shell."""
-        role = "server" if name == "server" else "client"
-        command = [sys.executable, "-u", "-m", f"nvflare.private.fed.app.{role}.{role}_train"]
-        command += ["-m", str(kit), "-s", f"fed_{role}.json", "--set", "secure_train=true"]
-        command += [*options, f"org={PROJECT}", "config_folder=config"]
-        for folder in ("transfer", "tmp"):
-            (kit / folder).mkdir(exist_ok=True)
-        # Secure logging keeps tracebacks out of what FLARE itself sends about failures.
-        quiet = {"TMPDIR": str(kit / "tmp"), "NVFLARE_SECURE_LOGGING": "1"}
-        environment = {**os.environ, **quiet, **own}
-        with open(kit / "console.log", "ab") as log:
-            self.processes[name] = subprocess.Popen(
-                command,
-                cwd=kit,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
+    def _keep(self, name: str, process: subprocess.Popen[bytes]) -> None:
+        self.processes[name] = process
+        self._watch(process.pid)
+
+    def _watch(self, pid: int) -> None:
+        """Have the process ended if this one dies."""
+        import psutil
+
+        if self._keeper is None or self._keeper.poll() is not None:
+            self._keeper = subprocess.Popen(
+                [sys.executable, keeper.__file__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self._tell_keeper(f"{pid} {psutil.Process(pid).create_time():.6f}")
+
+    def _tell_keeper(self, line: str) -> None:
+        if self._keeper is not None and self._keeper.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._keeper.stdin.write(line.encode() + b"\n")
+                self._keeper.stdin.flush()
 
     def connect(self, sites: Iterable[str], timeout: float) -> None:
         """Open the admin session and wait for these sites; also after a server's restart."""
@@ -126,11 +151,36 @@ class Deployment:
 
     def connected_sites(self) -> set[str]:
         """Sites that the server knows now."""
-        return {client.name for client in self._session.get_connected_client_list()}
+        return {client.name for client in self._ask("get_connected_client_list")}
+
+    def _ask(self, what: str, *given: Any) -> Any:
+        """Ask the server over the admin session; that it is gone is said in words."""
+        try:
+            return getattr(self._session, what)(*given)
+        except Exception as error:
+            # FLARE raises errors of several kinds when nobody is there, and the same for others.
+            if type(error).__name__ in GONE or not self._listens():
+                host, port = self.kits.address
+                raise ServerLost(
+                    f"the server at {host}:{port} does not answer; start it again"
+                ) from error
+            raise
+
+    def recover(self, sites: Iterable[str], timeout: float) -> None:
+        """Come back to a server that was lost: start it again if it was ours, then reconnect."""
+        mine = self.processes.get("server")
+        if mine is not None and mine.poll() is not None:
+            logger.warning("the server ended with code %s and is started again", mine.returncode)
+            self.start_server()
+        self.connect(sites, timeout)
 
     def _listens(self) -> bool:
         with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.kits.port)) == 0
+            probe.settimeout(CONNECT)
+            try:
+                return probe.connect_ex(self.kits.address) == 0
+            except OSError:
+                return False
 
     def _check(self, name: str, deadline: float, what: str) -> None:
         process = self.processes.get(name)
@@ -143,23 +193,48 @@ class Deployment:
 
     def submit(self, job: Job) -> str:
         """Hand a job to the server; its identifier comes back at once."""
-        return str(self._session.submit_job(str(job.write(self.kits.admin / "transfer"))))
+        folder = job.write(private_folder(self.kits.admin / "transfer"))
+        job_id = str(self._ask("submit_job", str(folder)))
+        close_to_others(folder)
+        return job_id
 
     def wait(self, job_id: str, timeout: float) -> str:
         """FLARE's word on how the job ended; a job out of time is aborted."""
         deadline = time.monotonic() + timeout
         while True:
-            status = str(self._session.get_job_meta(job_id)["status"])
+            status = str(self._ask("get_job_meta", job_id)["status"])
             if status.startswith("FINISHED"):
                 return status
             if time.monotonic() > deadline:
-                self._session.abort_job(job_id)
+                self._ask("abort_job", job_id)
                 raise TimeoutError(f"job {job_id} was {status} after {timeout:.0f} s; aborted")
             time.sleep(POLL)
 
     def collect(self, job_id: str) -> Path:
         """The folder with what the server's job process left in its workspace."""
-        return Path(self._session.download_job_result(job_id)) / "workspace"
+        folder = Path(self._ask("download_job_result", job_id))
+        close_to_others(folder)
+        return folder / "workspace"
+
+    def jobs(self) -> list[dict[str, str]]:
+        """The server's jobs, youngest first: run, status, when submitted, and identifier."""
+        found = [
+            {
+                "run": str(job.get("job_name", "")),
+                "status": str(job.get("status", "")),
+                "submitted": str(job.get("submit_time", ""))[:19],
+                "id": str(job.get("job_id", "")),
+            }
+            for job in self._ask("list_jobs")
+        ]
+        return sorted(found, key=lambda job: job["submitted"], reverse=True)
+
+    def end(self, job: Mapping[str, str]) -> bool:
+        """Abort a job; False if it has ended already."""
+        if job["status"].startswith("FINISHED"):
+            return False
+        self._ask("abort_job", job["id"])
+        return True
 
     def kill(self, name: str, only_job: bool = False) -> None:
         """End one participant at once, or its job processes only.
@@ -189,6 +264,12 @@ class Deployment:
             except Exception:
                 logger.exception("could not end %s", name)
         self.processes.clear()
+        if self._keeper is not None:
+            self._tell_keeper("done")
+            with contextlib.suppress(OSError):
+                self._keeper.stdin.close()  # type: ignore[union-attr]
+            self._keeper.wait(timeout=10)
+            self._keeper = None
 
     def _close_session(self) -> None:
         if self._session is not None:

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
+import fedkin
 from fedkin.durable import load_arrays
 from fedkin.engines.driver import Rules
-from fedkin.engines.nvflare.deployment import Deployment
+from fedkin.engines.nvflare.deployment import Deployment, ServerLost
 from fedkin.engines.nvflare.jobs import ENDING_FILE, Job
 from fedkin.engines.site import check_run_name
 from fedkin.federation import Federation
 from fedkin.names import name_order
-from fedkin.protocol import Algorithm, QuorumLost, Refusal, Roster, Run, Traffic
+from fedkin.protocol import (
+    Algorithm,
+    DrawnSeed,
+    Fault,
+    QuorumLost,
+    Reason,
+    Refusal,
+    Roster,
+    Run,
+    Traffic,
+)
 from fedkin.settings import Settings
+from fedkin.tables import Table
 
 logger = logging.getLogger("fedkin.nvflare")
 
@@ -34,6 +48,8 @@ class Flare:
         sites hold named columns (CSV, Parquet), because names do not travel back
     deadline : seconds a site has for an answer
     resubmissions : how often a run that broke off is submitted again
+    timeout : seconds a submission may take
+    patience : seconds to wait for a server that was lost
     run_id : name of the run; give the name of an unfinished one to go on with it
     """
 
@@ -44,6 +60,7 @@ class Flare:
     resubmissions: int = 3
     timeout: float = 3600.0
     run_id: str | None = None
+    patience: float = 120.0
 
     def run(
         self,
@@ -55,55 +72,131 @@ class Flare:
         """Submit, wait, resubmit if need be, collect."""
         if federation is not None:
             raise ValueError("on real sites the data are at the sites: call fit() without data")
-        sites = sorted(self.deployment.kits.sites, key=name_order)
+        algorithm.check(settings)
         run = check_run_name(self.run_id or f"{algorithm.name}-{uuid.uuid4().hex[:12]}")
         logger.info("run %s", run)
-        algorithm.check(settings)
-        both = {"run": run, "algorithm": algorithm.name, "seed": seed}
-        for_server = {
-            **both,
-            "settings": settings.to_mapping(),
-            "sites": sites,
-            "rules": asdict(self.rules),
-            "deadline": self.deadline,
-        }
-        own = settings.for_sites().to_mapping()
-        for_sites = {**both, "settings": own, "features": self.features}
-        wait = self.rules.on_loss == "wait"
-        needed = len(sites) if wait else max(1, math.ceil(self.rules.quorum * len(sites)))
+        sites = sorted(self.deployment.kits.sites, key=name_order)
+        if isinstance(seed, DrawnSeed):
+            seed = seed_of(run)
+        job = self._job(run, algorithm, settings, int(seed), sites)
         status = "not submitted"
         for _ in range(self.resubmissions + 1):
-            if wait:
-                self.deployment.wait_for_sites(sites, self.timeout)
-            job_id = self.deployment.submit(Job(run, for_server, for_sites, sites, needed))
             try:
-                status = self.deployment.wait(job_id, self.timeout)
+                ended, status = self._submit(job, algorithm)
             except TimeoutError as error:
-                raise Unfinished(f"run {run!r}: {error}; run_id={run!r} goes on with it") from error
-            ended = self._read(algorithm, job_id) if status == "FINISHED:COMPLETED" else None
+                raise Unfinished(f"run {run!r}: {error}; {_goes_on(run)}") from error
+            except ServerLost as error:
+                logger.warning("run %s: %s", run, error)
+                status = str(error)
+                self._recover(run, sites)
+                continue
             if ended is not None:
                 return ended
             logger.warning("run %s broke off (%s)", run, status)
         raise Unfinished(
             f"run {run!r} did not end in {self.resubmissions + 1} submissions (last: {status}); "
-            "console.log in the kits says more, and "
-            f"Flare(..., run_id={run!r}) goes on with it"
+            f"console.log in the kits says more, and {_goes_on(run)}"
         )
 
-    def _read(self, algorithm: Algorithm, job_id: str) -> Run | None:
-        """What the server's job process wrote; None if the run is to be submitted again."""
+    def _job(
+        self, run: str, algorithm: Algorithm, settings: Settings, seed: int, sites: Sequence[str]
+    ) -> Job:
+        features = None if self.features is None else list(self.features)
+        both = {"run": run, "algorithm": algorithm.name, "seed": seed, "features": features}
+        for_server = {
+            **both,
+            "settings": settings.to_mapping(),
+            "sites": list(sites),
+            "columns": features or [],
+            "rules": asdict(self.rules),
+            "deadline": self.deadline,
+        }
+        own = settings.for_sites().to_mapping()
+        for_sites = {**both, "settings": own, "version": fedkin.__version__}
+        wait = self.rules.on_loss == "wait"
+        needed = len(sites) if wait else max(1, math.ceil(self.rules.quorum * len(sites)))
+        return Job(run, for_server, for_sites, sites, needed)
+
+    def _submit(self, job: Job, algorithm: Algorithm) -> tuple[Run | None, str]:
+        """One submission: the run, if it ended, and how it stands."""
+        if self.rules.on_loss == "wait":
+            self.deployment.wait_for_sites(job.sites, self.timeout)
+        job_id = self.deployment.submit(job)
+        status = self.deployment.wait(job_id, self.timeout)
+        if status != "FINISHED:COMPLETED":
+            return None, status
+        return self._read(job.run, algorithm, job_id)
+
+    def _recover(self, run: str, sites: Sequence[str]) -> None:
+        try:
+            self.deployment.recover(sites, self.patience)
+        except (TimeoutError, ServerLost, RuntimeError) as error:
+            raise Unfinished(f"run {run!r}: {error}; {_goes_on(run)}") from error
+
+    def _read(self, run: str, algorithm: Algorithm, job_id: str) -> tuple[Run | None, str]:
+        """What the server's job process wrote; no run if it is to be submitted again."""
         folder = self.deployment.collect(job_id)
         facts = json.loads((folder / ENDING_FILE).read_text())
         if facts["ended"] == "site lost":
-            return None
+            if facts["passing"]:
+                return None, facts["message"]
+            raise Unfinished(f"run {run!r}: {facts['message']}. Mend that; then {_goes_on(run)}")
+        if facts["ended"] == "not ready":
+            raise SitesNotReady([Problem.from_json(told) for told in facts["problems"]])
         if facts["ended"] == "quorum lost":
             raise QuorumLost(facts["message"])
         if facts["ended"] == "failed":
             raise RuntimeError(f"the server program failed: {facts['message']}")
-        return Run(
+        left = facts["left_out"].items()
+        columns = tuple(self.features or ())
+        ended = Run(
             algorithm.result.from_arrays(load_arrays(folder / "result.npz")),
             Roster(tuple(facts["names"]), facts["seed"]),
             Traffic(**facts["traffic"]),
             tuple(map(Refusal.from_json, facts["refusals"])),
             tuple(facts["dropped"]),
+            left_out={site: Fault.from_json(told, columns) for site, told in left},
         )
+        return ended, "finished"
+
+
+def seed_of(run: str) -> int:
+    """The seed of a run for which nobody chose one: it belongs to the run's name."""
+    return int.from_bytes(hashlib.sha256(run.encode()).digest()[:4], "little") % (2**31 - 1)
+
+
+def _goes_on(run: str) -> str:
+    return f"Flare(..., run_id={run!r}) goes on with it"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a site cannot take part, and the version of fedkin it has."""
+
+    site: str
+    fault: Fault
+    version: str
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Problem:
+        """As the server's job process wrote it."""
+        place = str(told["field"])
+        return cls(str(told["site"]), Fault.from_json(told, (place,)), str(told["version"]))
+
+    def __str__(self) -> str:
+        ours = f" (there {self.version}, here {fedkin.__version__})"
+        return f"{self.fault}{ours if self.fault.reason is Reason.VERSION else ''}"
+
+
+class SitesNotReady(RuntimeError):
+    """Some sites cannot take part as they are; nothing was asked of anybody."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        told = "; ".join(f"site {p.site!r}: {p}" for p in problems)
+        super().__init__(f"{told}. Mend these sites, or leave them out of the federation")
+
+    def table(self) -> Table:
+        """Sites by problems."""
+        sites, words = [p.site for p in self.problems], [str(p) for p in self.problems]
+        return Table({"site": sites, "problem": words}, "Sites that are not ready")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedkin.durable import close_to_others, private_folder, write_bytes
 from fedkin.engines.site import RUN_NAME
 
 logger = logging.getLogger("fedkin.nvflare")
@@ -26,6 +27,8 @@ SERVER_CLASS = "fedkin.engines.nvflare.Server"
 ALLOWED = (CONTROLLER, EXECUTOR, SITE_CLASS, SERVER_CLASS)
 # By default FLARE sends a site's error log, tracebacks and all, to the server.
 LOG_STREAMERS = ("site_log_streamer", "log_receiver")
+# What kits there are, beside them.
+KITS_FILE = "kits.json"
 # Seconds until the server forgets a silent site; far below FLARE's default.
 FORGET_SITE = 60
 
@@ -38,6 +41,27 @@ class Kits:
     server: Path
     admin: Path
     sites: dict[str, Path]
+    host: str = LOCAL_SERVER
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Kits:
+        """The kits that `provision` made in this folder, wherever it stands now."""
+        top = Path(folder).resolve()
+        places = [top / KITS_FILE, *sorted(top.glob(f"{PROJECT}/prod_*/{KITS_FILE}"))]
+        found = [place for place in places if place.exists()]
+        if not found:
+            raise ValueError(f"{folder} holds no start-up kits of fedkin ({KITS_FILE} is missing)")
+        facts, root = json.loads(found[-1].read_text()), found[-1].parent
+        # The coordinator's kit alone: the others are elsewhere, and only their names matter.
+        alone = (root / "startup" / "fed_admin.json").exists()
+        admin, root = (root, root.parent) if alone else (root / ADMIN, root)
+        sites = {site: root / site for site in facts["sites"]}
+        return cls(facts["port"], root / facts["host"], admin, sites, facts["host"])
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where the server listens."""
+        return ("127.0.0.1" if self.host == LOCAL_SERVER else self.host), self.port
 
 
 def provision(
@@ -67,9 +91,14 @@ def provision(
     if made.get("build_error"):
         raise RuntimeError(f"FLARE could not provision below {folder}: {made.get_errors()}")
     root = Path(made["current_prod_dir"]).resolve()
-    kits = Kits(port, root / host, root / ADMIN, {site: root / site for site in sites})
+    kits = Kits(port, root / host, root / ADMIN, {site: root / site for site in sites}, host)
     for kit in (kits.server, *kits.sites.values()):
         _write_policy(kit / "local")
+    # The coordinator may have its own kit only: it knows the others' names, not their keys.
+    for place in (root, kits.admin):
+        write_json(place / KITS_FILE, {"host": host, "port": port, "sites": list(sites)})
+    # FLARE leaves the keys of everybody readable for everybody.
+    close_to_others(Path(folder))
     return kits
 
 
@@ -104,11 +133,6 @@ def _write_policy(local: Path) -> None:
     parts = [part for part in resources["components"] if part["id"] not in LOG_STREAMERS]
     resources["components"] = parts
     if "snapshot_persistor" in resources:
-        storage = local.parent / "storage"
-        place = resources["snapshot_persistor"]["args"]["storage"]["args"]
-        place["root_dir"] = str(storage / "snapshots")
-        manager = next(part for part in parts if part["id"] == "job_manager")
-        manager["args"]["uri_root"] = str(storage / "jobs")
         resources["servers"][0]["heart_beat_timeout"] = FORGET_SITE
     write_json(local / "resources.json", resources)
     authorization = json.loads((local / "authorization.json.default").read_text())
@@ -118,7 +142,18 @@ def _write_policy(local: Path) -> None:
     write_json(local / "authorization.json", authorization)
 
 
+def settle_storage(kit: Path) -> None:
+    """Jobs and snapshots of a server are kept in its kit, wherever that stands now."""
+    path, storage = kit / "local" / "resources.json", kit / "storage"
+    resources = json.loads(path.read_text())
+    place = resources["snapshot_persistor"]["args"]["storage"]["args"]
+    place["root_dir"] = str(storage / "snapshots")
+    manager = next(part for part in resources["components"] if part["id"] == "job_manager")
+    manager["args"]["uri_root"] = str(storage / "jobs")
+    write_json(path, resources)
+
+
 def write_json(path: Path, content: object) -> None:
     """Write a small file of FLARE's or ours."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1))
+    private_folder(path.parent)
+    write_bytes(path, json.dumps(content, indent=1).encode())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,21 @@ import numpy as np
 from nvflare.collab import collab
 
 from fedkin.algorithms import algorithm as find_algorithm
-from fedkin.arrays import Indices
 from fedkin.engines.driver import Rules, SiteLost, drive
-from fedkin.engines.journal import Journal, Record
+from fedkin.engines.journal import Journal
+from fedkin.engines.link import Question, SiteLink
 from fedkin.engines.nvflare.jobs import ENDING_FILE, job_settings
 from fedkin.engines.nvflare.kits import write_json
 from fedkin.engines.site import check_run_name
-from fedkin.protocol import Ask, Fault, Memory, QuorumLost, Reason, Roster, Run
+from fedkin.protocol import Fault, QuorumLost, Reason, Roster, Run
 from fedkin.protocol.gate import Batch, Faults
 
 logger = logging.getLogger("fedkin.nvflare")
+
+# No fault of the job or the data: what becomes of such a site the rules of the run say.
+A_MATTER_OF_RULES = (Reason.LATE, Reason.LOCKED, Reason.DISK, Reason.DIED)
+# What a site may say its version is.
+VERSION = re.compile(r"[0-9A-Za-z.+]{1,40}")
 
 
 class Server:
@@ -40,7 +46,9 @@ class Server:
         except _Aborted:
             raise
         except SiteLost as error:
-            facts = {"ended": "site lost", "message": str(error)}
+            facts = {"ended": "site lost", "message": str(error), "passing": error.passing}
+        except NotReady as error:
+            facts = {"ended": "not ready", "problems": error.problems}
         except QuorumLost as error:
             facts = {"ended": "quorum lost", "message": str(error)}
         except Exception as error:
@@ -55,6 +63,7 @@ class Server:
                 "traffic": asdict(run.traffic),
                 "refusals": [refusal.to_json() for refusal in run.refusals],
                 "dropped": run.dropped,
+                "left_out": {site: f.to_json() for site, f in run.left_out.items()},
             }
         write_json(place / ENDING_FILE, facts)
 
@@ -62,89 +71,150 @@ class Server:
         algorithm = find_algorithm(job["algorithm"])
         roster = Roster(tuple(job["sites"]), job["seed"])
         run = check_run_name(job["run"])
-        journal = Journal(Path(os.environ["FEDKIN_SERVER"]) / "runs" / run)
-        known = {name: job[name] for name in ("algorithm", "settings", "seed", "sites")}
+        journal = Journal(server_folder() / "runs" / run)
+        known = {name: job[name] for name in ("algorithm", "settings", "seed", "sites", "features")}
         about = {name: job[name] for name in ("rules", "deadline")}
-        journal.open({**known, "engine": "nvflare"}, about)
-        link = _FlareLink(roster, job["deadline"])
+        columns = tuple(job["columns"])
+        link = _FlareLink(roster, job["deadline"], columns)
         rules = Rules(**job["rules"])
         settings = algorithm.settings.from_mapping(job["settings"])
-        return drive(algorithm, settings, roster, link, rules, journal, progress=False)
+        journal.open({**known, "engine": "nvflare"}, about)
+        try:
+            if not journal.rounds():
+                check_sites(roster, rules, *link.check())
+            return drive(algorithm, settings, roster, link, rules, journal, progress=False)
+        finally:
+            journal.close()
+
+
+def check_sites(
+    roster: Roster, rules: Rules, said: Mapping[int, Mapping[str, Any]], failed: Faults
+) -> None:
+    """Before the first round: whoever cannot take part stops the run, with a table of problems.
+
+    A site that is silent, or ails without being asked wrongly, is a matter of the rules, as in any
+    round.
+    """
+    found = [facts["n_features"] for k, facts in said.items() if k not in failed]
+    usual = max(set(found), key=found.count) if found else 0
+    faults = dict(failed)
+    for k, facts in said.items():
+        if k not in failed and facts["n_features"] != usual:
+            faults[k] = Fault(Reason.SHAPE)
+    problems = [
+        {"site": roster.names[k], **faults[k].to_json(), "version": said[k]["version"]}
+        for k in sorted(faults)
+        if k in said and faults[k].reason not in A_MATTER_OF_RULES
+    ]
+    if problems:
+        raise NotReady(problems)
+    silent = {roster.names[k]: fault for k, fault in sorted(faults.items())}
+    if silent and rules.on_loss == "wait":
+        raise SiteLost(silent)
+
+
+class NotReady(RuntimeError):
+    """Some sites cannot take part as they are; `problems` says which and why."""
+
+    def __init__(self, problems: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__("some sites cannot take part as they are")
+        self.problems = [dict(problem) for problem in problems]
+
+
+def server_folder() -> Path:
+    """Where the server keeps its runs: what the environment says, else in its own kit."""
+    told = os.environ.get("FEDKIN_SERVER")
+    return Path(told) if told else Path(collab.workspace.get_site_config_dir()).parent / "fedkin"
 
 
 class _Aborted(RuntimeError):
     """FLARE ended the job; the open round must not be closed."""
 
 
-class _FlareLink:
+class _FlareLink(SiteLink):
     """Asks all sites at once; acknowledgements ride on the next question."""
 
-    gated = False
-    last_error: Exception | None = None
+    def __init__(self, roster: Roster, deadline: float, columns: Sequence[str] = ()) -> None:
+        super().__init__(roster)
+        self.deadline, self.columns = deadline, columns
 
-    def __init__(self, roster: Roster, deadline: float) -> None:
-        self.roster, self.deadline = roster, deadline
-        self.acknowledged = np.zeros(len(roster), dtype=np.int64)
-
-    def exchange(self, number: int, ask: Ask, asked: Indices) -> tuple[Sequence[Batch], Faults]:
+    def put(self, questions: Mapping[int, Question]) -> tuple[Sequence[Batch], Faults]:
+        """One call for every site, side by side."""
+        replies, failed = self._calls({k: _arguments(q) for k, q in questions.items()}, "answer")
         batches: list[Batch] = []
+        for k, reply in replies.items():
+            arrays, fault = understood(reply, self.columns)
+            if fault is not None:
+                failed[k] = fault
+            else:
+                batches.append((np.array([k]), arrays))
+        return batches, failed
+
+    def check(self) -> tuple[dict[int, dict[str, Any]], Faults]:
+        """What every site says of its data before the first round: facts, or what is wrong."""
+        replies, failed = self._calls(dict.fromkeys(range(len(self.roster)), ()), "check")
+        said = {}
+        for k, reply in replies.items():
+            _, fault = understood(reply, self.columns)
+            if fault is not None:
+                failed[k] = fault
+            said[k] = {"version": _version(reply), "n_features": _whole(reply, "n_features")}
+        return said, failed
+
+    def _calls(
+        self, arguments: Mapping[int, tuple[Any, ...]], what: str
+    ) -> tuple[dict[int, Any], Faults]:
+        replies: dict[int, Any] = {}
         failed: Faults = {}
         pending = {}
-        for k in map(int, asked):
+        for k, given in arguments.items():
             try:
-                pending[k] = self._call(number, ask, k)
+                site = collab.get_clients([self.roster.names[k]])
+                call = getattr(site(blocking=False, timeout=self.deadline), what)
+                pending[k] = call(*given)
             except RuntimeError:  # the site never came to this job
                 failed[k] = Fault(Reason.LATE)
         for k, queue in pending.items():
             for _, reply in queue:
-                arrays, fault = understood(reply)
-                if fault is not None:
-                    failed[k] = fault
-                else:
-                    batches.append((np.array([k]), arrays))
+                replies[k] = reply
             if queue.failures:
                 failed[k] = Fault(Reason.LATE)
         if collab.is_aborted:
-            raise _Aborted(f"round {number}")
-        return batches, failed
-
-    def _call(self, number: int, ask: Ask, k: int) -> Any:
-        personal = {name: array[k : k + 1] for name, array in ask.personal.items()}
-        site = collab.get_clients([self.roster.names[k]])
-        return site(blocking=False, timeout=self.deadline).answer(
-            number,
-            ask.step,
-            list(ask.fields),
-            int(self.acknowledged[k]),
-            dict(ask.common),
-            personal,
-        )
-
-    def settle(self, number: int, accepted: Indices) -> None:
-        self.acknowledged[accepted] = number
+            raise _Aborted(what)
+        return replies, failed
 
     def finish(self) -> None:
         """Tell every site which of its replies was the last that counted; no answer is needed."""
         present = {client.name for client in collab.clients}
-        for name, number in zip(self.roster.names, self.acknowledged):
+        for k, name in enumerate(self.roster.names):
+            number = self.acknowledged[k]
             if name in present and number > 0:
                 with contextlib.suppress(Exception):
-                    for _ in collab.get_clients([name])(
-                        blocking=False, timeout=self.deadline
-                    ).finish(int(number)):
+                    site = collab.get_clients([name])(blocking=False, timeout=self.deadline)
+                    for _ in site.finish(int(number), self.for_site(k)):
                         pass
 
-    def replay(self, ask: Ask, record: Record) -> None:
-        self.settle(record.number, record.replies.clients)
 
-    def memories(self) -> Memory:
-        return None
+def _arguments(question: Question) -> tuple[Any, ...]:
+    ask = question.ask
+    head = (question.number, ask.step, list(ask.fields), question.acknowledged)
+    return (*head, dict(ask.common), dict(ask.personal))
 
 
-def understood(reply: Any) -> tuple[dict[str, Any], Fault | None]:
+def _version(reply: Any) -> str:
+    told = reply.get("version") if isinstance(reply, dict) else None
+    return told if isinstance(told, str) and VERSION.fullmatch(told) else "unknown"
+
+
+def _whole(reply: Any, name: str) -> int:
+    told = reply.get(name) if isinstance(reply, dict) else None
+    return told if isinstance(told, int) else -1
+
+
+def understood(reply: Any, columns: Sequence[str] = ()) -> tuple[dict[str, Any], Fault | None]:
     """A site's reply, whatever it may be: its arrays, or what is wrong."""
     if not isinstance(reply, dict) or not isinstance(reply.get("arrays"), dict):
         return {}, Fault(Reason.UNDECLARED)
     if reply.get("reason"):
-        return {}, Fault.from_json(reply)
+        return {}, Fault.from_json(reply, columns)
     return reply["arrays"], None

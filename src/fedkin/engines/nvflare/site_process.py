@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from nvflare.apis.fl_constant import FLContextKey
 from nvflare.collab import collab
+from nvflare.collab.api.context import get_call_context
 
-from fedkin.algorithms import algorithm as find_algorithm
+import fedkin
+from fedkin.durable import FolderLock
 from fedkin.engines.nvflare.jobs import job_settings
+from fedkin.engines.opening import open_site, own_state, site_facts
 from fedkin.engines.site import SiteHalf
-from fedkin.federation import Federation
-from fedkin.frames import plain_names
+from fedkin.engines.site_data import fault_of
 from fedkin.protocol import Ask, Fault, Reason
 
 logger = logging.getLogger("fedkin.nvflare")
 
 # What a site's calls come from; a peer site may not ask.
 SERVER_NAME = "server"
-# Seconds between looks at a lock that somebody else holds.
-POLL = 0.2
+# The site's own file of facts in the `local` folder of its kit.
+SITE_FILE = "fedkin_site.json"
+# Seconds between looks whether FLARE ends the job.
+POLL = 0.1
 
 
 class Site:
@@ -40,40 +40,46 @@ class Site:
 
     def __init__(self) -> None:
         self.half: SiteHalf | None = None
+        self.fault: Fault | None = Fault(Reason.LATE)
         self._busy = threading.Lock()
-        self._owned = -1
+        self._lock: FolderLock | None = None
 
     @collab.init
     def open(self) -> None:
         """Load what the site's own file names; the story of a failure stays in the site's log."""
         try:
-            self.half = self._load(job_settings())
-        except Exception:
+            told = os.environ.get("FEDKIN_SITE")
+            place = Path(collab.workspace.get_site_config_dir()) / SITE_FILE
+            facts = site_facts(told or place)
+            self._lock = own_state(Path(facts["state"]))
+            self.half = open_site(collab.site_name, facts, job_settings(), _submitter())
+            self.fault = None
+            self._watch_for_the_end()
+        except Exception as error:
             logger.exception("the site could not be opened")
+            self.fault = fault_of(error)
 
-    def _load(self, job: dict[str, Any]) -> SiteHalf:
-        own = json.loads(Path(os.environ["FEDKIN_SITE"]).read_text())
-        state = Path(own["state"])
-        self._own(state)
-        clients = Federation.from_files({collab.site_name: own["data"]}, own.get("target"))
-        clients = in_order(clients, job["features"])
-        algorithm = find_algorithm(job["algorithm"])
-        least = own.get("least_rows", 0)
-        settings = algorithm.settings.at_site(job["settings"])
-        return SiteHalf(algorithm, settings, clients, job["seed"], job["run"], state, least)
+    def _watch_for_the_end(self) -> None:
+        """A job that FLARE ends while a step is at work is no death of this process."""
+        signal, half = get_call_context().abort_signal, self.half
 
-    def _own(self, state: Path, patience: float = 30.0) -> None:
-        """A job process left over from before a crash must be gone before we touch its memory."""
-        state.mkdir(parents=True, exist_ok=True)
-        self._owned = os.open(state / "lock", os.O_CREAT | os.O_RDWR)
-        deadline = time.monotonic() + patience
-        while True:
-            try:
-                return fcntl.flock(self._owned, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise
+        def watch() -> None:
+            while not signal.triggered:
                 time.sleep(POLL)
+            if half is not None:
+                half.deaths.idle()
+
+        threading.Thread(target=watch, daemon=True).start()
+
+    @collab.publish
+    def check(self) -> dict[str, Any]:
+        """What the coordinator is told before the first round; nothing about rows."""
+        if collab.caller != SERVER_NAME:
+            return _word(Fault(Reason.ERROR))
+        facts = {"version": fedkin.__version__, "n_features": -1}
+        if self.half is not None:
+            facts["n_features"] = self.half.clients.n_features
+        return {**_word(self.fault), **facts}
 
     @collab.publish
     def answer(
@@ -86,8 +92,10 @@ class Site:
         personal: dict[str, Any],
     ) -> dict[str, Any]:
         """One question of the server's; the reply is declared arrays or a word."""
-        if self.half is None or collab.caller != SERVER_NAME:
+        if collab.caller != SERVER_NAME:
             return _word(Fault(Reason.ERROR))
+        if self.half is None:
+            return _word(self.fault)
         if not self._busy.acquire(blocking=False):
             return _word(Fault(Reason.LATE))
         try:
@@ -100,32 +108,25 @@ class Site:
         return {"reason": "", "field": "", "arrays": dict(leaves.arrays)}
 
     @collab.publish
-    def finish(self, acknowledged: int) -> bool:
-        """The run is over; keep what went with the last accepted reply."""
+    def finish(self, acknowledged: int, model: dict[str, Any]) -> bool:
+        """The run is over; keep what went with the last accepted reply, and the site's model."""
         if self.half is None or collab.caller != SERVER_NAME:
             return False
         with self._busy:
             try:
-                self.half.finish(acknowledged)
+                self.half.finish(acknowledged, model)
             except Exception:
                 logger.exception("the last memory could not be kept")
         return True
 
 
-def _word(fault: Fault) -> dict[str, Any]:
-    return {**fault.to_json(), "arrays": {}}
+def _submitter() -> str | None:
+    """Who submitted the job, as the server says."""
+    meta = collab.fl_ctx.get_prop(FLContextKey.JOB_META)
+    name = meta.get("submitter_name") if isinstance(meta, dict) else None
+    return name if isinstance(name, str) else None
 
 
-def in_order(clients: Federation, features: Sequence[str] | None) -> Federation:
-    """The columns the job names, in its order: sites must mean the same by the j-th column."""
-    named = clients.feature_names != plain_names(clients.n_features)
-    if features is None:
-        if named:
-            raise ValueError("the job names no features, but the site's columns have names")
-        return clients
-    missing = [name for name in features if name not in clients.feature_names]
-    if missing:
-        raise ValueError(f"the site has no column {', '.join(missing)}")
-    columns = [clients.feature_names.index(name) for name in features]
-    chosen = np.ascontiguousarray(clients.X[:, columns])
-    return replace(clients, X=chosen, feature_names=tuple(features))
+def _word(fault: Fault | None) -> dict[str, Any]:
+    told = {"reason": "", "field": ""} if fault is None else fault.to_json()
+    return {**told, "arrays": {}}

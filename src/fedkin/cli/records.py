@@ -1,0 +1,130 @@
+"""`fedkin ledger` and `fedkin journal`: what left a site, and what a run is made of, to be read."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedkin.cli.json_text import json_text
+
+ledger = typer.Typer(help="A site's record of what left it.", no_args_is_help=True)
+journal = typer.Typer(help="A run's record of its rounds.", no_args_is_help=True)
+
+Folder = Annotated[Path, typer.Argument(help="The folder.", exists=True, file_okay=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+# Numbers of one array that are printed with --values; the files beside the ledger have all.
+SHOWN_NUMBERS = 12
+DAY = 24 * 3600.0
+
+
+@ledger.command("show")
+def show_ledger(
+    folder: Folder,
+    run: Annotated[str | None, typer.Option("--run", help="Of this run only.")] = None,
+    values: Annotated[bool, typer.Option("--values", help="The very numbers, too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """What left the site, when, for which run, by which rule not."""
+    from fedkin.privacy import Ledger
+    from fedkin.tables import Table
+
+    book = Ledger(folder / "ledger" if (folder / "ledger").is_dir() else folder)
+    lines = [line for line in book.lines() if run in (None, line["run"])]
+    if as_json:
+        typer.echo(json_text(lines, indent=1))
+        return
+    if not lines:
+        typer.echo("nothing has left this site")
+        return
+    columns: dict[str, list[Any]] = {
+        "time": [line["time"].replace("T", " ")[:19] for line in lines],
+        "run": [line["run"] for line in lines],
+        "round": [line["round"] for line in lines],
+        "step": [line["step"] for line in lines],
+        "what left": [_what_left(line) for line in lines],
+        "bytes": [sum(field["bytes"] for field in line["fields"].values()) for line in lines],
+    }
+    typer.echo(str(Table(columns, "What left this site")))
+    if values:
+        for line in lines:
+            for name, array in book.values(line).items():
+                numbers = ", ".join(f"{x:.6g}" for x in array.ravel()[:SHOWN_NUMBERS])
+                more = f", ... {array.size - SHOWN_NUMBERS} more" * (array.size > SHOWN_NUMBERS)
+                typer.echo(f"{line['run']} round {line['round']} {name}: {numbers}{more}")
+    n_withheld = sum(line["withheld"] is not None for line in lines)
+    typer.echo(
+        f"{len(lines) - n_withheld} replies, {sum(columns['bytes']):,} bytes left; {n_withheld} "
+        "were withheld by rule. These are exact numbers, without added noise: there is no formal "
+        "guarantee of privacy beyond the rules."
+    )
+
+
+def _what_left(line: dict[str, Any]) -> str:
+    from fedkin.protocol import Reason
+
+    if line["withheld"] is not None:
+        known = line["withheld"] in Reason.__members__
+        return f"nothing: {Reason[line['withheld']] if known else line['withheld']}"
+    shapes = {name: field["shape"][1:] for name, field in line["fields"].items()}
+    return ", ".join(f"{name} {'x'.join(map(str, s)) or '1'}" for name, s in shapes.items())
+
+
+@ledger.command("prune")
+def prune_ledger(
+    folder: Folder,
+    days: Annotated[int, typer.Option("--days", min=1, help="Keep what is younger.")],
+) -> None:
+    """Remove the numbers of old replies; the lines that say what left stay."""
+    book = folder / "ledger" if (folder / "ledger").is_dir() else folder
+    old = [p for p in book.glob("*.npz") if p.stat().st_mtime < time.time() - days * DAY]
+    for path in old:
+        path.unlink()
+    typer.echo(f"removed the numbers of {len(old)} replies")
+
+
+@journal.command("show")
+def show_journal(folder: Folder, as_json: AsJson = False) -> None:
+    """What a run is about, and who answered in which round."""
+    from fedkin.engines import Journal
+    from fedkin.tables import Table
+
+    book = Journal(folder)
+    told = book.configuration()
+    names = told.get("names") or told.get("sites") or []
+    rows = []
+    for number in book.rounds():
+        record = book.read(number)
+        if record is None:
+            rows.append({"round": number, "asked": "", "answered": "damaged", "missing": ""})
+            continue
+        missing = "; ".join(f"{r.site}: {r.fault}" for r in record.refusals)
+        dropped = ", ".join(str(names[k]) for k in record.dropped)
+        rows.append(
+            {
+                "round": number,
+                "asked": len(record.asked),
+                "answered": len(record.replies.clients),
+                "missing": missing + (f" (not asked again: {dropped})" if dropped else ""),
+                "bytes": sum(array.nbytes for array in record.replies.values()),
+            }
+        )
+    about = {
+        "algorithm": told["algorithm"],
+        "sites": len(names),
+        "seed": told["seed"],
+        "features": told.get("features"),
+        "versions": told.get("versions"),
+        "rounds": len(rows),
+        "ended": (folder / "result.npz").exists(),
+    }
+    if as_json:
+        typer.echo(json_text({**about, "records": rows}, indent=1))
+        return
+    for name, value in about.items():
+        typer.echo(f"{name}: {value}")
+    if rows:
+        columns = {key: [row.get(key, "") for row in rows] for key in rows[0]}
+        typer.echo(str(Table(columns, "Rounds")))

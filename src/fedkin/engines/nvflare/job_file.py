@@ -1,0 +1,79 @@
+"""A job as a person writes it: method, settings, schema, seed and rules in one TOML file.
+
+    method = "FMLR"
+    name = "pressure-1"           # of the run; a new one if it is left out
+    features = ["age", "bmi"]     # columns, in the order all sites use them
+    seed = 0
+    deadline = 60                 # seconds a site has for an answer
+
+    [settings]
+    n_components = 2
+
+    [rules]
+    quorum = 0.5
+    on_loss = "wait"
+
+An unknown key is an error.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedkin.engines.driver import Rules
+from fedkin.engines.site import check_run_name
+from fedkin.registry import ESTIMATORS
+
+KEYS = ("method", "name", "features", "seed", "deadline", "settings", "rules")
+
+
+@dataclass(frozen=True)
+class JobFile:
+    """What a job file says, checked."""
+
+    method: str
+    name: str | None = None
+    features: tuple[str, ...] | None = None
+    seed: int | None = None
+    deadline: float = 60.0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    rules: Rules = field(default_factory=Rules)
+
+    @classmethod
+    def read(cls, path: str | Path) -> JobFile:
+        """The job in a TOML file; what is wrong with it is said with its key."""
+        try:
+            return cls.from_mapping(tomllib.loads(Path(path).read_text(encoding="utf-8")))
+        except OSError as error:
+            raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{path}: {error}") from error
+
+    @classmethod
+    def from_mapping(cls, told: Mapping[str, Any]) -> JobFile:
+        """The job by keys."""
+        unknown = [key for key in told if key not in KEYS]
+        if unknown:
+            raise ValueError(f"there is no key {unknown[0]!r}; there are {', '.join(KEYS)}")
+        method = told.get("method")
+        if method not in ESTIMATORS:
+            raise ValueError(f"method must be one of {', '.join(ESTIMATORS)}, not {method!r}")
+        name = told.get("name")
+        if name is not None:
+            check_run_name(name)
+        features = told.get("features")
+        if features is not None and not all(isinstance(column, str) for column in features):
+            raise ValueError("features must be a list of names of columns")
+        return cls(
+            method,
+            name,
+            None if features is None else tuple(features),
+            told.get("seed"),
+            float(told.get("deadline", 60.0)),
+            dict(told.get("settings", {})),
+            Rules(**told.get("rules", {})),
+        )

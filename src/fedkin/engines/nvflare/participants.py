@@ -1,0 +1,220 @@
+"""A server or a site started from its kit alone, in the foreground, wherever the kit stands."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedkin.durable import open_private, private_folder
+from fedkin.engines.nvflare.kits import LOCAL_SERVER, PROJECT, settle_storage, write_json
+from fedkin.engines.nvflare.site_process import SITE_FILE
+
+# Seconds. Each is far below FLARE's default, measured to shorten start, end and recovery.
+HEARTBEAT = 2
+LAST_WORD = 10
+POLL = 0.5
+
+
+class KitError(ValueError):
+    """The kit, the machine or the data are not ready; says what and what to do."""
+
+
+@dataclass(frozen=True)
+class Kit:
+    """One participant's start-up kit: who it is and where its server listens."""
+
+    folder: Path
+    role: str
+    name: str
+    host: str
+    port: int
+
+    @classmethod
+    def open(cls, folder: str | Path, role: str) -> Kit:
+        """Read a kit; one that is of another participant is refused in words."""
+        folder = Path(folder).resolve()
+        path = folder / "startup" / f"fed_{role}.json"
+        if not path.exists():
+            what = "server" if role == "server" else "site"
+            raise KitError(f"{folder} is not the kit of a {what} ({path.name} is missing)")
+        told = json.loads(path.read_text())
+        target = told["servers"][0]["service"]["target"]
+        host, port = target.rsplit(":", 1)
+        name = "server" if role == "server" else told["client"]["fqsn"]
+        return cls(folder, role, name, host, int(port))
+
+    @property
+    def state(self) -> Path:
+        """Where the participant keeps runs, memory and ledger."""
+        return self.folder / "fedkin"
+
+    def command(self) -> list[str]:
+        """What the kit's sub_start.sh does, with this interpreter and without a shell."""
+        role = self.role
+        options = [] if role == "server" else [f"uid={self.name}"]
+        options += [] if role == "server" else [f"heart_beat_interval={HEARTBEAT}"]
+        command = [sys.executable, "-u", "-m", f"nvflare.private.fed.app.{role}.{role}_train"]
+        command += ["-m", str(self.folder), "-s", f"fed_{role}.json", "--set", "secure_train=true"]
+        return [*command, *options, f"org={PROJECT}", "config_folder=config"]
+
+    def start(self, own: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        """Start the participant; its files are private, its words go to console.log."""
+        for folder in ("transfer", "tmp"):
+            private_folder(self.folder / folder)
+        if self.role == "server":
+            settle_storage(self.folder)
+        # Secure logging keeps tracebacks out of what FLARE itself sends about failures.
+        quiet = {"TMPDIR": str(self.folder / "tmp"), "NVFLARE_SECURE_LOGGING": "1"}
+        quiet["NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT"] = str(LAST_WORD)
+        with open_private(self.folder / "console.log", "ab") as log:
+            return subprocess.Popen(
+                self.command(),
+                cwd=self.folder,
+                env={**os.environ, **quiet, **own},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                umask=0o077,
+            )
+
+    def check(self) -> None:
+        """Say what would make the start fail, before it does."""
+        self._check_certificate()
+        if self.role == "server":
+            self._check_port()
+
+    def _check_certificate(self) -> None:
+        from cryptography import x509
+
+        path = self.folder / "startup" / f"{self.role}.crt"
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+        now = datetime.now(UTC)
+        if now > certificate.not_valid_after_utc:
+            raise KitError(
+                f"the certificate in {path} expired on {certificate.not_valid_after_utc:%Y-%m-%d}; "
+                "ask the coordinator for a new kit"
+            )
+        if now < certificate.not_valid_before_utc:
+            raise KitError(
+                f"the certificate in {path} begins at {certificate.not_valid_before_utc:%F %T} UTC "
+                f"and this machine's clock says {now:%F %T} UTC; set the clock"
+            )
+
+    def _check_port(self) -> None:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1" if self.host == LOCAL_SERVER else "", self.port))
+            except OSError as error:
+                raise KitError(
+                    f"port {self.port} cannot be used ({error.strerror}); stop what listens there, "
+                    "or make new kits with another --port"
+                ) from error
+
+
+def configure_site(kit: Kit, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the site's own file of facts into its kit; only its process reads it."""
+    own = {"state": str(kit.state), **facts}
+    write_json(kit.folder / "local" / SITE_FILE, own)
+    return own
+
+
+def run_in_foreground(
+    kit: Kit, own: Mapping[str, str], follow: Callable[[], list[str]], say: Callable[[str], None]
+) -> int:
+    """Run a participant until it ends or is told to; `follow` gives new lines for a person."""
+    process = kit.start(own)
+    told: list[int] = []
+    before = {
+        number: signal.signal(number, lambda n, _: told.append(n))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        while process.poll() is None and not told:
+            time.sleep(POLL)
+            for line in follow():
+                say(line)
+        if not told and process.returncode:
+            say(f"ended with code {process.returncode}; see {kit.folder / 'console.log'}")
+        return 0 if told else int(process.returncode or 0)
+    finally:
+        end_tree(process)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def end_tree(process: subprocess.Popen[bytes]) -> None:
+    """End a participant at once with its job processes, which have sessions of their own."""
+    import psutil
+
+    victims = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        victims = psutil.Process(process.pid).children(recursive=True)
+    if process.poll() is None:
+        process.kill()
+    process.wait(timeout=10)
+    for victim in victims:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            victim.kill()
+    psutil.wait_procs(victims, timeout=5)
+
+
+class LedgerFollower:
+    """New lines of a site's ledger in words."""
+
+    def __init__(self, state: Path) -> None:
+        from fedkin.privacy import Ledger
+
+        self.ledger = Ledger(state / "ledger")
+        self.seen = len(self.ledger.lines())
+
+    def __call__(self) -> list[str]:
+        """Lines since the last call."""
+        lines = self.ledger.lines()
+        new, self.seen = lines[self.seen :], len(lines)
+        return [_in_words(line) for line in new]
+
+
+def _in_words(line: Mapping[str, Any]) -> str:
+    from fedkin.protocol import Reason
+
+    where = f"run {line['run']}, round {line['round']} ({line['step']})"
+    if line["withheld"] is not None:
+        return f"{where}: nothing left: {Reason[line['withheld']]}"
+    size = sum(field["bytes"] for field in line["fields"].values())
+    return f"{where}: {', '.join(line['fields'])} left, {size:,} bytes"
+
+
+class RunsFollower:
+    """New runs of a server and their ends, in words."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.seen: dict[str, str] = self._state()
+
+    def _state(self) -> dict[str, str]:
+        runs = self.folder / "runs"
+        found = {}
+        for place in sorted(runs.iterdir()) if runs.is_dir() else []:
+            ended = (place / "result.npz").exists()
+            found[place.name] = "ended" if ended else "began"
+        return found
+
+    def __call__(self) -> list[str]:
+        """What happened since the last call."""
+        now = self._state()
+        new = [f"run {run} {word}" for run, word in now.items() if self.seen.get(run) != word]
+        self.seen = now
+        return new

@@ -1,0 +1,135 @@
+"""A site takes up a run: its own file of facts, the job's words, and the data between them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import fedkin
+from fedkin.algorithms import algorithm as find_algorithm
+from fedkin.durable import FolderLock, Locked
+from fedkin.engines.site import MOST_DEATHS, Deaths, SiteHalf, check_run_name
+from fedkin.engines.site_data import CannotTakePart, site_data
+from fedkin.privacy.disclosure import DisclosureRules
+from fedkin.privacy.policy import PolicyError, SitePolicy
+from fedkin.protocol import Fault, ProtocolError, Reason
+
+logger = logging.getLogger("fedkin.site")
+
+# Seconds between looks at a lock that somebody else holds, and how long to look.
+POLL = 0.2
+PATIENCE = 30.0
+DAY = 24 * 3600.0
+
+
+def site_facts(path: str | Path) -> dict[str, Any]:
+    """A site's own file: where its data and its state are; only the site reads it."""
+    path = Path(path)
+    if not path.exists():
+        raise CannotTakePart(
+            Fault(Reason.DATA), f"{path} is missing; it names the site's data (fedkin site run)"
+        )
+    facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    facts.setdefault("state", str(path.parent.parent / "fedkin"))
+    return facts
+
+
+def open_site(
+    name: str, facts: Mapping[str, Any], job: Mapping[str, Any], submitter: str | None = None
+) -> SiteHalf:
+    """The site's half of a run; `CannotTakePart` or another error if there can be none.
+
+    The caller owns the state folder (`own_state`) as long as the half lives.
+    """
+    if job["version"] != fedkin.__version__:
+        raise CannotTakePart(
+            Fault(Reason.VERSION),
+            f"the coordinator has fedkin {job['version']}, this site {fedkin.__version__}",
+        )
+    state = Path(facts["state"])
+    deaths = Deaths(state / check_run_name(job["run"]))
+    n_deaths = deaths.begin()
+    if n_deaths >= MOST_DEATHS:
+        raise CannotTakePart(
+            Fault(Reason.DIED),
+            f"the process died {n_deaths} times at work on run {job['run']!r}; see to it, then "
+            f"remove {deaths.count_file} to take part again",
+        )
+    deaths.busy()
+    try:
+        return _open(name, facts, job, state, submitter)
+    finally:
+        deaths.idle()
+
+
+def _open(
+    name: str,
+    facts: Mapping[str, Any],
+    job: Mapping[str, Any],
+    state: Path,
+    submitter: str | None,
+) -> SiteHalf:
+    try:
+        algorithm = find_algorithm(job["algorithm"])
+        settings = algorithm.settings.at_site(job["settings"])
+    except (ValueError, KeyError, ProtocolError) as error:
+        raise CannotTakePart(Fault(Reason.VERSION), f"the job is not known here: {error}") from None
+    target = job.get("target") or facts.get("target")
+    clients = site_data(name, facts["data"], target, job["features"])
+    least, policy = int(facts.get("least_rows", 0)), policy_of(facts)
+    _allow(policy, algorithm.name, submitter, job["run"], state)
+    run, seed = job["run"], job["seed"]
+    return SiteHalf(algorithm, settings, clients, seed, run, state, least, policy=policy)
+
+
+def policy_of(facts: Mapping[str, Any]) -> SitePolicy:
+    """The site's policy: its file, or disclosure rules by name; `false` lifts the rules."""
+    if "policy" in facts:
+        try:
+            return SitePolicy.read(facts["policy"])
+        except PolicyError as error:
+            raise CannotTakePart(Fault(Reason.POLICY), str(error)) from error
+    told = facts.get("disclosure", {})
+    if told is False:
+        logger.warning("the disclosure rules are lifted at this site")
+        return SitePolicy(disclosure=None)
+    return SitePolicy(disclosure=DisclosureRules.from_mapping(told))
+
+
+def _allow(policy: SitePolicy, method: str, submitter: str | None, run: str, state: Path) -> None:
+    """Refuse a run by the site's policy; one that has begun goes on."""
+    if (state / run / "run.json").exists():
+        return
+    refused = policy.refuses_run(method, submitter, _runs_of_a_day(state))
+    if refused is None and policy.approve and not approval(state, method).exists():
+        refused = f"the first run of {method} awaits approval: fedkin site approve {state} {method}"
+    if refused is not None:
+        raise CannotTakePart(Fault(Reason.POLICY), refused)
+
+
+def approval(state: Path, method: str) -> Path:
+    """The file by which an operator has approved a method."""
+    return state / "approved" / check_run_name(method)
+
+
+def _runs_of_a_day(state: Path) -> int:
+    since = time.time() - DAY
+    return sum(path.stat().st_mtime > since for path in state.glob("*/run.json"))
+
+
+def own_state(state: Path, patience: float = PATIENCE) -> FolderLock:
+    """A process left over from before a crash must be gone before we touch its memory."""
+    lock = FolderLock(state)
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            lock.take()
+            return lock
+        except Locked:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(POLL)

@@ -1,0 +1,75 @@
+"""What earlier runs were about, so that two of them do not differ by a patient.
+
+For every table that a run drew on, the site keeps the salted hashes of each column's values,
+sorted: enough to count by how many rows two tables differ, and of no use to anybody without the
+site's salt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+
+from fedkin.arrays import Indices
+from fedkin.durable import DAMAGE, load_arrays, private_folder, save_arrays
+from fedkin.federation import Federation
+from fedkin.privacy.disclosure.look import differing_rows
+
+
+class Released:
+    """Tables on which runs of this site have drawn, in a folder of the site's own."""
+
+    def __init__(self, folder: Path, salt: bytes) -> None:
+        self.folder, self.salt = folder, salt
+
+    def closest(self, clients: Federation) -> int:
+        """The fewest rows by which these differ from a table of an earlier run.
+
+        The number of rows if there was no other run, or one about just these rows: it tells
+        nothing that has not left already.
+        """
+        own = self._hashed(clients)
+        found = [differing_rows(own, other) for other in self._others()]
+        return len(clients.X) if 0 in found else min(found, default=len(clients.X))
+
+    def keep(self, clients: Federation) -> None:
+        """A reply about these rows leaves."""
+        own = self._hashed(clients)
+        seen = hashlib.sha256()
+        for name in sorted(own):
+            seen.update(name.encode() + own[name].tobytes())
+        path = private_folder(self.folder) / f"{seen.hexdigest()[:32]}.npz"
+        if not path.exists():
+            save_arrays(path, own)
+
+    def _others(self) -> list[dict[str, Indices]]:
+        found = []
+        for path in sorted(self.folder.glob("*.npz")):
+            try:
+                found.append(load_arrays(path, seal=True))
+            except DAMAGE as error:
+                raise OSError(
+                    f"{path} is damaged: without it nobody can tell by how many rows this run "
+                    "differs from an earlier one; restore it from a backup, or remove it if no "
+                    "earlier run matters"
+                ) from error
+        return found
+
+    def _hashed(self, clients: Federation) -> dict[str, Indices]:
+        columns = {name: clients.X[:, j] for j, name in enumerate(clients.feature_names)}
+        if clients.y is not None:
+            columns[clients.target_name or "y"] = clients.y
+        return {name: self._hashes(name, values) for name, values in columns.items()}
+
+    def _hashes(self, name: str, values: np.ndarray) -> Indices:
+        """Salted hashes of a column's values, sorted, (n,)."""
+        key = hashlib.blake2b(name.encode(), key=self.salt[:64], digest_size=32).digest()
+        distinct, place = np.unique(values, return_inverse=True)
+        made = [
+            int.from_bytes(hashlib.blake2b(v.tobytes(), key=key, digest_size=8).digest(), "little")
+            for v in distinct
+        ]
+        hashed = np.array(made, dtype=np.uint64)[place]
+        return np.sort(hashed).astype(np.uint64)

@@ -1,0 +1,130 @@
+"""A site's policy: what is not allowed is refused by the site, on record, and nothing leaves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedkin import InProcess, Standardizer
+from fedkin.cli import app
+from fedkin.engines.opening import approval, open_site
+from fedkin.privacy import Ledger, SitePolicy
+from fedkin.privacy.policy import PolicyError
+from fedkin.protocol import Ask, Fault, Reason
+from tests.conformance.cases import ragged_federation
+from tests.deployment.test_losses import facts, job, reason_of
+
+REFUSED = Fault(Reason.POLICY)
+
+
+def with_policy(tmp_path, text):
+    own = facts(tmp_path)
+    (tmp_path / "policy.toml").write_text(text)
+    return {**own, "policy": str(tmp_path / "policy.toml")}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[allow]\nmethod = ['fmlr']", "no key of .allow. 'method'"),
+        ("[alow]\n", "no section 'alow'"),
+        ("allow = 3", "must be a section"),
+        ("[limits]\nrounds = -1", "rounds must be a whole number"),
+        ("[mode]\ndry_run = 'yes'", "dry_run must be true or false"),
+        ("[allow]\nmethods = 'fmlr'", "methods must be a list of names"),
+        ("[disclosure]\nnfilter_tabs = 3", "no key of .disclosure. 'nfilter_tabs'"),
+        ("[allow", "is not TOML"),
+    ],
+)
+def test_what_is_wrong_with_a_policy_is_said(tmp_path, text, told):
+    path = tmp_path / "policy.toml"
+    path.write_text(text)
+    with pytest.raises(PolicyError, match=told):
+        SitePolicy.read(path)
+    # A site whose policy cannot be understood takes part in nothing.
+    own = with_policy(tmp_path, text)
+    assert reason_of(lambda: open_site("a", own, job())) == REFUSED
+
+
+def test_methods_and_coordinators_that_are_not_listed_are_refused(tmp_path):
+    own = with_policy(tmp_path, "[allow]\nmethods = ['fmlr']")
+    assert reason_of(lambda: open_site("a", own, job())) == REFUSED
+    own = with_policy(tmp_path, "[allow]\ncoordinators = ['ann@x.org']")
+    assert reason_of(lambda: open_site("a", own, job(), "bob@x.org")) == REFUSED
+    assert reason_of(lambda: open_site("a", own, job())) == REFUSED
+    open_site("a", own, job(), "ann@x.org")
+
+
+def test_steps_fields_and_rounds_have_limits(tmp_path):
+    own = with_policy(tmp_path, "[allow]\nsteps = ['consensus_lasso.agree']")
+    assert open_site("a", own, job()).answer(1, Ask("describe"), 0).fault == REFUSED
+    own = with_policy(tmp_path, "[allow]\nfields = ['rows']\nsteps = ['consensus_lasso.*']")
+    assert open_site("a", own, job()).answer(1, Ask("describe"), 0).fault == REFUSED
+    own = with_policy(tmp_path, "[limits]\nrounds = 2")
+    half = open_site("a", own, job())
+    assert half.answer(2, Ask("describe"), 0).fault is None
+    assert half.answer(3, Ask("describe"), 2).fault == REFUSED
+    withheld = [line["withheld"] for line in Ledger(tmp_path / "state" / "ledger").lines()]
+    assert withheld == ["POLICY", "POLICY", None, "POLICY"]
+
+
+def test_a_dry_run_shows_what_would_leave_and_sends_nothing(tmp_path):
+    own = with_policy(tmp_path, "[mode]\ndry_run = true")
+    half = open_site("a", own, job())
+    leaves = half.answer(1, Ask("describe"), 0)
+    assert leaves.fault == REFUSED and not leaves.arrays
+    assert half.ledger.account() == {}
+    would = Ledger(tmp_path / "state" / "ledger" / "dry-run")
+    (line,) = would.lines()
+    assert would.values(line)["rows"].tolist() == [20.0]
+
+
+def test_an_operator_approves_the_first_run_of_a_method(tmp_path):
+    own = with_policy(tmp_path, "[mode]\napprove = true")
+    assert reason_of(lambda: open_site("a", own, job())) == REFUSED
+    state = tmp_path / "state"
+    done = CliRunner().invoke(app, ["site", "approve", str(state), "consensus_lasso"])
+    assert done.exit_code == 0, done.output
+    assert approval(state, "consensus_lasso").exists()
+    open_site("a", own, job())
+
+
+def test_runs_of_a_day_are_counted_and_one_that_began_goes_on(tmp_path):
+    own = with_policy(tmp_path, "[limits]\nruns_per_day = 1")
+    open_site("a", own, job(run="one"))
+    open_site("a", own, job(run="one"))
+    assert reason_of(lambda: open_site("a", own, job(run="two"))) == REFUSED
+
+
+# ------------------------------------------------------------------ records to be read
+
+
+def run(*words):
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_the_ledger_can_be_read_by_a_person(tmp_path):
+    half = open_site("a", facts(tmp_path), job())
+    half.answer(1, Ask("describe"), 0)
+    half.answer(2, Ask("no such step"), 1)
+    shown = run("ledger", "show", tmp_path / "state", "--values")
+    assert "describe" in shown and "rows 1, features 1" in shown
+    assert "r round 1 rows: 20" in shown
+    assert "no formal guarantee" in shown
+    assert '"withheld": null' in run("ledger", "show", tmp_path / "state", "--json")
+    assert "nothing has left" in run("ledger", "show", tmp_path / "state", "--run", "other")
+    assert "of 0 replies" in run("ledger", "prune", tmp_path / "state", "--days", "1")
+
+
+def test_the_journal_can_be_read_by_a_person(tmp_path):
+    away = InProcess(
+        journal=tmp_path, absent=lambda number, names: ["site-8"] if number == 1 else []
+    )
+    Standardizer(engine=away).fit(ragged_federation())
+    shown = run("journal", "show", tmp_path)
+    assert "algorithm: standardizer" in shown and "ended: True" in shown
+    assert "site-8: did not take part" in shown
+    assert np.isin(["asked", "answered", "bytes"], shown.split()).all()
