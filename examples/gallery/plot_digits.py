@@ -2,9 +2,9 @@
 Six writers: what is a group?
 =============================
 
-Six of 44 people who wrote digits, none of them labelled. What is gained is a common
-meaning: if every group is named once for all six writers, 15 % of the digits are in a group of
-another digit; alone it is 60 %, because group 3 is another digit for each.
+Six of 44 people who wrote digits, none of them labelled. What is gained is a common meaning: if
+every group is named once for all six writers, 14 % of the digits are in a group of another digit;
+alone it is 60 %, because group 3 is another digit for each.
 """
 
 import numpy as np

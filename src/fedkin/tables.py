@@ -146,7 +146,8 @@ def digits_that_tell(column: Any, name: str = "") -> int:
     if not 0 < reach < np.inf:
         return FEWEST_DIGITS
     ratio = float(values.max() / reach)
-    more = np.floor(np.log10(ratio)) if ratio > 10 else 0
+    # Values that differ in the seventh digit differ by rounding.
+    more = np.floor(np.log10(ratio)) if 10 < ratio < 1e6 else 0
     wanted = FEWEST_DIGITS + more
     if name.lower() in CRITERIA and values.max() >= 1:
         wanted = max(wanted, np.ceil(np.log10(values.max())) + 2)
