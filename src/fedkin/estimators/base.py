@@ -16,6 +16,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_array, check_consistent_length, check_random_state
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from fedkin.engines import InProcess
@@ -72,6 +73,11 @@ random_state : int, RandomState or None
     Decides whatever is drawn by lot.
 """,
 }
+
+
+def _can_be_compared(estimator: Any) -> bool:
+    """Whether the estimator predicts something."""
+    return hasattr(estimator, "predict")
 
 
 class FederatedEstimator(BaseEstimator):
@@ -321,6 +327,29 @@ class FederatedEstimator(BaseEstimator):
         tables = {**result.tables(about), "traffic": self.traffic_.table()}
         notes = [self.traffic_.sentence(), *result.account(about), *result.remarks(about)]
         return Summary(title, tables, notes)
+
+    @available_if(_can_be_compared)
+    def benefit(self, X=None, y=None, groups=None, **options):
+        """Whether joining helps each site: this way beside staying alone and one model for all.
+
+        Rows are left out again and again, and scored by fits to the others; `self` stays as it is.
+        See `fedkin.inference.benefit` for the options and what comes back.
+        """
+        from fedkin.inference.benefit import benefit
+
+        return benefit(self, X, y, groups, **options)
+
+    def _ways(self) -> dict[str, Any]:
+        """The ways to compare: alone, joining, one model; unfitted."""
+        from fedkin.estimators.ways import ways
+
+        return ways(self)
+
+    def _row_scores(self, model: Any, test: Federation, train: Federation) -> Any:
+        """Scores of left-out rows by a fitted way."""
+        from fedkin.estimators.ways import row_scores
+
+        return row_scores(model, test, train)
 
     def _about(self) -> About:
         left = self.traffic_.bytes_up_by_field

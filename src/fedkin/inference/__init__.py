@@ -1,6 +1,18 @@
-"""What a fit means: which sites it does not describe, and how many rows a guarantee needs."""
+"""What a fit means, and what a site can do about it: the answers people ask for.
 
+`benefit` says whether joining helps each site; `odd_by_likelihood` which sites a fit does not
+describe; `rows_needed` how many rows a guarantee needs.
+"""
+
+from fedkin.inference.benefit import Benefit, benefit
 from fedkin.inference.odd_sites import odd_by_likelihood
 from fedkin.inference.sample_sizes import RowsNeeded, local_error_constant, rows_needed
 
-__all__ = ["RowsNeeded", "local_error_constant", "odd_by_likelihood", "rows_needed"]
+__all__ = [
+    "Benefit",
+    "RowsNeeded",
+    "benefit",
+    "local_error_constant",
+    "odd_by_likelihood",
+    "rows_needed",
+]
