@@ -144,18 +144,29 @@ def _log_density(model: Any, test: Federation, train: Federation, mean: np.ndarr
         return np.asarray(model.log_predictive_density(test))
     if hasattr(model, "score_samples"):
         return np.asarray(model.score_samples(test))
-    if "return_std" in inspect.signature(model.predict).parameters:
+    own = spread_of(model, train)
+    if own is None:
         spread = np.asarray(model.predict(test, return_std=True)[1])
     else:
-        spread = _residual_spread(model, train)[test.owner]
+        # A site left out as a whole has the spread of all.
+        places = {name: k for k, name in enumerate(train.names)}
+        typical = np.sqrt(np.mean(own**2))
+        of_site = [own[places[name]] if name in places else typical for name in test.names]
+        spread = np.array(of_site)[test.owner]
     spread = np.maximum(spread, np.finfo(float).tiny)
     with np.errstate(over="ignore", divide="ignore"):
         ratio = (test.y - mean) / spread
         return np.asarray(-0.5 * np.log(2 * np.pi) - np.log(spread) - 0.5 * ratio**2)
 
 
-def _residual_spread(model: Any, train: Federation) -> np.ndarray:
-    """Residual standard deviation of every site's training rows, pulled to that of all, (m,)."""
+def spread_of(model: Any, train: Federation) -> np.ndarray | None:
+    """Residual spread of every site's training rows, pulled to that of all, (m,).
+
+    None if the model tells a spread of its own, or predicts no number.
+    """
+    tells = "return_std" in inspect.signature(model.predict).parameters
+    if tells or hasattr(model, "score_samples") or hasattr(model, "predict_proba"):
+        return None
     square = (train.y - model.predict(train)) ** 2
     total = np.bincount(train.owner, square, minlength=train.n_clients)
     free = train.n_features + 1.0

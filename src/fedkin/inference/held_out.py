@@ -145,6 +145,7 @@ def sites_left_out(
     """Leave out whole sites: what a site that comes later may expect before it has any rows."""
     n_folds = min(n_folds, federation.n_clients)
     sums = _Sums(tuple(ways), 1, federation.n_clients)
+    by_row: dict[str, Floats] = {}
     fold = site_folds(federation, n_folds, seed)
     for part in range(n_folds):
         out = (fold == part)[federation.owner]
@@ -152,7 +153,9 @@ def sites_left_out(
         if scores is not None:
             test, _, found = scores
             sums.add(0, test, federation.sizes.astype(float), found)
-    return sums.finished(federation, n_folds * len(ways), {})
+            for metric, each in found.items():
+                by_row.setdefault(metric, np.zeros((len(ways), len(federation.X))))[:, out] = each
+    return sums.finished(federation, n_folds * len(ways), by_row)
 
 
 def _scored(

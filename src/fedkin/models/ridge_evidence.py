@@ -19,6 +19,8 @@ from fedkin.models.least_squares import RANK_TOLERANCE, unpack
 SIZES = np.concatenate([[0.0], 10.0 ** np.linspace(-3.0, 4.0, 29)])
 # Residual sums below this share of the target's own sum of squares are rounding.
 LEAST_RESIDUAL = 1e-12
+# Up to so many degrees of freedom the variance of t says little of its intervals.
+FEW_DEGREES = 4.0
 # A client with fewer rows has no spread of its own.
 LEAST_ROWS = 2
 
@@ -50,14 +52,20 @@ class RidgeFits:
         return slopes, self.level - np.einsum("md,md->m", slopes, self.center)
 
     def predict(self, X: Floats, owner: Indices) -> tuple[Floats, Floats]:
-        """Mean and standard deviation of targets at rows X (n, d); infinite where t has none."""
+        """Mean and standard deviation of targets at rows X (n, d).
+
+        Where t has few degrees of freedom, the standard deviation of the normal law with the same
+        95 % interval, which is less than its own.
+        """
+        from scipy.special import stdtrit
+
         mean, variance = self._parts(X, owner)
         weights = self.weights[owner]
         center = np.einsum("ng,ng->n", weights, mean)
         degrees = self.degrees[owner]
-        wide = np.where(degrees > 2, degrees / np.maximum(degrees - 2, 1e-9), np.inf)
-        with np.errstate(invalid="ignore"):
-            within = wide * np.einsum("ng,ng->n", weights, variance)
+        reach = (stdtrit(degrees, 0.975) / stdtrit(1e9, 0.975)) ** 2
+        wide = np.where(degrees > FEW_DEGREES, degrees / np.maximum(degrees - 2.0, 1.0), reach)
+        within = wide * np.einsum("ng,ng->n", weights, variance)
         between = np.einsum("ng,ng->n", weights, (mean - center[:, None]) ** 2)
         return center, np.sqrt(within + between)
 
