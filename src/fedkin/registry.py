@@ -68,6 +68,7 @@ METHODS = (
         {"FedAvgPolynomial": "fedavg", "FedAvgNetwork": "fedavg"},
     ),
     Method("consensus_lasso", "consensus", "CONSENSUS_LASSO"),
+    Method("held_out", "held_out", "HELD_OUT"),
 )
 
 ALGORITHMS = {m.name: (f"fedkin.algorithms.{m.module}", m.constant) for m in METHODS}

@@ -6,8 +6,8 @@ from scipy import stats
 from scipy.special import polygamma
 
 from fedkin.federation import Federation
-from fedkin.inference.folds import row_folds, rows_where, site_folds
 from fedkin.inference.gains import Paired, _inverse_trigamma, gains, moderated, posterior
+from fedkin.models.folds import row_folds, rows_where, site_folds
 
 
 def paired(differences, trained=0.9):

@@ -70,7 +70,7 @@ def test_scores_are_those_of_fits_to_the_other_rows():
     """One fold after another by hand, for the way `one model`."""
     X, y, groups = by_degrees(m=5, n=8)
     found = benefit(MixedModel(), X, y, groups, folds=4, new_sites=False)
-    from fedkin.inference.folds import row_folds
+    from fedkin.models.folds import row_folds
 
     data = Federation.from_groups(X, groups, y)
     fold, error = row_folds(data, 4, 0), np.zeros(len(y))

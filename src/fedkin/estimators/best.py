@@ -17,8 +17,8 @@ from fedkin.estimators.candidates import ONE, Fitted, checked, stays_alone, usua
 from fedkin.estimators.mixed_classes import encoded
 from fedkin.estimators.ways import row_scores
 from fedkin.federation import Federation
-from fedkin.inference.folds import row_folds
 from fedkin.inference.held_out import RMSE, HeldOut, rows_left_out, sites_left_out
+from fedkin.models.folds import row_folds
 from fedkin.models.stacking import PARTS, Stack, common_weights, mixture, stack
 from fedkin.names import listed
 from fedkin.protocol import Traffic

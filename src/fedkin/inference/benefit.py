@@ -11,6 +11,7 @@ import numpy as np
 
 from fedkin.arrays import Array, Floats
 from fedkin.federation import Federation
+from fedkin.inference.at_sites import scores_at_sites
 from fedkin.inference.gains import Gains, gains
 from fedkin.inference.held_out import RMSE, HeldOut, rows_left_out, sites_left_out
 from fedkin.names import listed
@@ -242,6 +243,8 @@ def benefit(
     estimator : estimator
         The way of joining, fitted or not; it is not changed.
     X, y, groups : rows, target and site of each row, or a Federation
+        None asks the sites that the estimator's engine reaches: sums of products by fold, then
+        scores of left-out rows, are all that leaves them (linear methods, share="statistics").
         Where rows themselves are modelled, y are classes that fits do not see, to count errors by.
     metric : {"log", "rmse", "error"} or None
         None is the log score; see `Benefit.by` for the others.
@@ -262,12 +265,15 @@ def benefit(
     -------
     Benefit
     """
-    federation = _federation(estimator, X, y, groups)
     numbers = (folds,) if isinstance(folds, int) else tuple(folds)
     _check(numbers, level, margin)
-    ways = estimator._ways()
+    ways, left = estimator._ways(), None
+    if X is None and getattr(estimator, "engine", None) is not None:
+        # Sites hold their rows: one repetition, with the fewest folds, and no site left out.
+        held = scores_at_sites(estimator, ways[JOINING], min(numbers), random_state)
+        return judged(Benefit(type(estimator).__name__, metric or "log", 0, 0, level, held), margin)
+    federation = _federation(estimator, X, y, groups)
     held = rows_left_out(estimator, ways, federation, numbers, random_state)
-    left = None
     if new_sites and federation.n_clients > 1:
         both = {name: ways[name] for name in (JOINING, ONE)}
         left = sites_left_out(estimator, both, federation, SITE_FOLDS, random_state)

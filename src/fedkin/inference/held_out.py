@@ -15,8 +15,8 @@ import numpy as np
 
 from fedkin.arrays import Bools, Floats
 from fedkin.federation import Federation
-from fedkin.inference.folds import row_folds, rows_where, site_folds
 from fedkin.inference.gains import Paired
+from fedkin.models.folds import row_folds, rows_where, site_folds
 
 # Metric whose scores are negative squared errors, shown as their root.
 RMSE = "rmse"
