@@ -76,7 +76,21 @@ def test_strict_makes_warnings_count(tmp_path):
     few.write_text("site,a,b\nA,1,2\nB,2,1\n")
     assert run("check", few).exit_code == 0
     done = run("check", few, "--strict")
-    assert done.exit_code == 1 and "for example 'A', 'B'" in done.output
+    assert done.exit_code == 1 and "FK017" in done.output and "2 of 2" in done.output
+    assert run("check", few, "--strict", "--ignore", "FK017,FK018,FK009").exit_code == 0
+
+
+def test_check_shows_everything_at_once(table, tmp_path):
+    lines = table.read_text().splitlines()
+    name, *first = lines[1].split(",")
+    lines[1] = ",".join([name, "", *first[1:]])
+    name, *second = lines[2].split(",")
+    lines[2] = ",".join([name, "-9999", *second[1:]])
+    broken = tmp_path / "broken.csv"
+    broken.write_text("\n".join(lines))
+    done = run("check", broken, "--client", "clinic", "--target", "y", "--json")
+    codes = {finding["code"] for finding in json.loads(done.stdout)["findings"]}
+    assert done.exit_code == 2 and {"FK001", "FK003"} <= codes
 
 
 def test_odd_sites_are_named_on_the_error_stream(tmp_path):

@@ -7,6 +7,7 @@ Exit codes: 0 all is well; 1 the data or the fit need attention (findings, odd s
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,23 +45,23 @@ def check(
     client: Client = "site",
     target: Target = None,
     features: Features = None,
+    ignore: Annotated[
+        str | None, typer.Option("--ignore", help="Codes to leave out, comma separated.")
+    ] = None,
     as_json: AsJson = False,
     strict: Strict = False,
 ) -> None:
-    """Look at a table before fitting: names, columns, missing and constant values, tiny sites."""
+    """Look at a table before fitting: every check at once, with codes."""
     from fedkin.federation import Federation
     from fedkin.frames import FederationError
-    from fedkin.tables import Table
+    from fedkin.inference.checks import checks_of_table
 
     federation: Federation | None = None
-    try:
+    with suppress(FederationError):  # what is wrong is among the findings
         federation = _read(data, client, target, features)
-        findings = federation.findings
-    except FederationError as error:
-        findings = error.findings
-    columns = ("level", "site", "fact", "remedy")
-    rows = [[getattr(finding, column) or "" for finding in findings] for column in columns]
-    table = Table(dict(zip(columns, rows)), "Findings")
+    left_out = [code.strip() for code in ignore.split(",") if code.strip()] if ignore else []
+    findings = checks_of_table(_frame(data), client, target, _columns(features), left_out)
+    table = findings.table()
     errors = [finding for finding in findings if finding.level == "error"]
     facts: dict[str, Any] = {"file": str(data), "usable": not errors}
     if federation is not None:
@@ -191,10 +192,18 @@ def _version(
 
 def _read(data: Path, client: str, target: str | None, features: str | None) -> Any:
     from fedkin.federation import Federation
+
+    return Federation.from_frame(_frame(data), client, target, _columns(features))
+
+
+def _frame(data: Path) -> Any:
     from fedkin.frames import read_frame
 
-    columns = None if features is None else [name.strip() for name in features.split(",")]
-    return Federation.from_frame(read_frame(data), client, target, columns)
+    return read_frame(data)
+
+
+def _columns(features: str | None) -> list[str] | None:
+    return None if features is None else [name.strip() for name in features.split(",")]
 
 
 def _write(summary: Any, out: Path) -> list[Path]:

@@ -23,6 +23,7 @@ from fedkin.engines import InProcess
 from fedkin.estimators.words import completed
 from fedkin.federation import Federation
 from fedkin.frames import FederationError, plain_names, value_errors
+from fedkin.inference.checks import CheckWarning, findings_at_fit
 from fedkin.names import canonical_name, canonical_names, site_labels
 from fedkin.protocol import Algorithm, Run
 from fedkin.protocol.runs import About
@@ -126,6 +127,7 @@ class FederatedEstimator(BaseEstimator):
         settings = self._settings_for(settings, federation)
         if federation is not None:
             self._check_data(federation, settings)
+            self._warn_of_data(federation)
         self._keep(self._run_with(settings, federation), settings)
         self._warn(federation)
         return self
@@ -183,6 +185,11 @@ class FederatedEstimator(BaseEstimator):
                 "it or tol",
                 ConvergenceWarning,
             )
+
+    def _warn_of_data(self, federation: Federation) -> None:
+        """Warn of what is surely wrong with the data; messages begin with the check's code."""
+        for finding in findings_at_fit(federation):
+            warnings.warn(CheckWarning(finding), stacklevel=_frames_to_caller())
 
     def _warning(self, message: str, category: type[Warning] = UserWarning) -> None:
         """Warn at the line that called `fit`."""

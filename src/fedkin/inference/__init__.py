@@ -1,17 +1,22 @@
 """What a fit means, and what a site can do about it: the answers people ask for.
 
-`benefit` says whether joining helps each site; `odd_by_likelihood` which sites a fit does not
+`benefit` says whether joining helps each site; `checks` what deserves a look before any fit, with
+codes; `odd_by_likelihood` which sites a fit does not
 describe; `rows_needed` how many rows a guarantee needs.
 """
 
 from fedkin.inference.benefit import Benefit, benefit
+from fedkin.inference.checks import CheckWarning, Findings, checks
 from fedkin.inference.odd_sites import odd_by_likelihood
 from fedkin.inference.sample_sizes import RowsNeeded, local_error_constant, rows_needed
 
 __all__ = [
     "Benefit",
+    "CheckWarning",
+    "Findings",
     "RowsNeeded",
     "benefit",
+    "checks",
     "local_error_constant",
     "odd_by_likelihood",
     "rows_needed",
