@@ -5,7 +5,14 @@ import pytest
 from scipy.optimize import minimize
 from scipy.stats import norm
 
-from fedkin.models.stacking import chances, client_weights, common_weights, mixture, stack
+from fedkin.models.stacking import (
+    chances,
+    client_weights,
+    common_weights,
+    mixture,
+    point_weights,
+    stack,
+)
 
 
 def densities(seed=0, n=400):
@@ -87,3 +94,12 @@ def test_few_rows_lean_to_the_way_that_is_likely_best():
     lean = chances(logs, owner)
     assert lean[0] > 0.95 and common_weights(logs, owner)[0] > 0.9
     np.testing.assert_allclose(chances(np.zeros((3, 8)), np.repeat([0, 1], 4)), 1 / 3)
+
+
+def test_points_are_those_of_the_least_squared_error_unless_that_is_luck():
+    rng = np.random.default_rng(4)
+    owner = np.repeat(np.arange(30), 10)
+    square = np.stack([1.0 * rng.chisquare(1, 300), 2.0 * rng.chisquare(1, 300)])
+    assert point_weights(square, owner)[0] > 0.99
+    alike = np.stack([square[0], square[0], square[0]])
+    np.testing.assert_allclose(point_weights(alike, owner), 1 / 3)

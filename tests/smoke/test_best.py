@@ -64,8 +64,8 @@ def test_predictions_are_the_weighted_mixture(fitted):
     weights = fitted.site_weights_[list(fitted.client_names_).index(groups[5])]
     means = np.array([fit.normal(data)[0] for fit in fitted._fits])
     stds = np.array([fit.normal(data)[1] for fit in fitted._fits])
-    np.testing.assert_allclose(mean, weights @ means)
-    np.testing.assert_allclose(std**2, weights @ (stds**2 + means**2) - mean**2)
+    np.testing.assert_allclose(mean, fitted.point_weights_ @ means)
+    np.testing.assert_allclose(std**2, weights @ (stds**2 + (means - mean) ** 2))
     for side, probability in ((0, 0.05), (1, 0.95)):
         inside = weights @ norm.cdf(ends[:, side], means, stds)
         np.testing.assert_allclose(inside, probability, atol=1e-6)

@@ -19,7 +19,14 @@ from fedkin.estimators.ways import row_scores
 from fedkin.federation import Federation
 from fedkin.inference.held_out import RMSE, HeldOut, rows_left_out, sites_left_out
 from fedkin.models.folds import row_folds
-from fedkin.models.stacking import PARTS, Stack, common_weights, mixture, stack
+from fedkin.models.stacking import (
+    PARTS,
+    Stack,
+    common_weights,
+    mixture,
+    point_weights,
+    stack,
+)
 from fedkin.names import listed
 from fedkin.protocol import Traffic
 from fedkin.settings import Whole, one_of
@@ -73,6 +80,8 @@ class Best(FederatedEstimator):
         Weights of the ways over all sites.
     site_weights_ : array of shape (m, W)
         Weights of the ways at every site.
+    point_weights_ : array of shape (W,)
+        Weights of the ways in the point prediction of a number, by squared errors of left-out rows.
     new_site_weights_ : array of shape (W,)
         Weights at a site that was not in the fit, from whole sites left out.
     strength_ : float
@@ -196,6 +205,9 @@ class Best(FederatedEstimator):
         self.weights_, self.site_weights_ = found.common, found.own
         self.strength_ = found.strength
         self.best_way_ = self.ways_[int(np.argmax(found.common))]
+        if self.target_ == "number":
+            square = -held.by_row[RMSE][:, scored]
+            self.point_weights_ = point_weights(square, data.owner[scored])
         self.new_site_weights_ = self._for_new_sites(ways, data, seed)
 
     def _for_new_sites(self, ways: dict[str, Any], data: Federation, seed: int) -> np.ndarray:
@@ -243,14 +255,15 @@ class Best(FederatedEstimator):
 
     # ------------------------------------------------------------ use
 
-    def _weights_at(self, clients: Federation) -> np.ndarray:
-        """Weights (k, W) of the ways at these sites, of those ways that serve there."""
+    def _weights_at(self, clients: Federation, same: np.ndarray | None = None) -> np.ndarray:
+        """Weights (k, W) of the ways at these sites, of those ways that serve there.
+
+        `same` are weights for all sites of the fit instead of their own.
+        """
         known = {str(name): k for k, name in enumerate(self.client_names_)}
+        own = self.site_weights_ if same is None else np.tile(same, (len(known), 1))
         weights = np.array(
-            [
-                self.site_weights_[known[name]] if name in known else self.new_site_weights_
-                for name in clients.names
-            ]
+            [own[known[n]] if n in known else self.new_site_weights_ for n in clients.names]
         ).reshape(len(clients.names), len(self.ways_))
         serving = np.stack([fit.serves(clients.names) for fit in self._fits], axis=1)
         weights = np.where(serving, weights, 0.0)
@@ -258,23 +271,28 @@ class Best(FederatedEstimator):
         even = serving / np.maximum(serving.sum(axis=1, keepdims=True), 1)
         return np.where(total > 0, weights / np.where(total > 0, total, 1.0), even)
 
+    def _asked(self, clients: Federation, used: np.ndarray, ask: Any) -> list[Any]:
+        """What the ways in use answer, each at the sites that it serves."""
+        answers = []
+        for fit in [self._fits[k] for k in np.flatnonzero(used)]:
+            serves = fit.serves(clients.names)
+            part = clients if serves.all() else clients.take(np.flatnonzero(serves))
+            answers.append(_spread_out(ask(fit, part), serves[clients.owner]))
+        return answers
+
     def _mixed(self, clients: Federation, ask: Any) -> tuple[list[Any], np.ndarray]:
         """What every way with some weight answers, and the weights of rows (n, ways asked)."""
-        weights = self._weights_at(clients)[clients.owner]
-        used = [k for k in range(len(self._fits)) if weights[:, k].any()]
-        answers = []
-        for k in used:
-            fit, serves = self._fits[k], self._fits[k].serves(clients.names)
-            part = clients if serves.all() else clients.take(np.flatnonzero(serves))
-            answer = ask(fit, part)
-            answers.append(_spread_out(answer, serves[clients.owner]))
-        return answers, weights[:, used]
+        weights = self._weights_at(clients)
+        used = (weights > 0).any(axis=0)
+        return self._asked(clients, used, ask), weights[clients.owner][:, used]
 
     def predict(self, X, groups=None, return_std=False, level=None):
-        """Expected target of each row at its site; a class, or a group, where these are predicted.
+        """Target of each row at its site; a class, or a group, where these are predicted.
 
-        With `return_std` also the standard deviation of a new target, with `level` the ends of
-        intervals that hold one, (n, 2). Groups are those of the way with the largest weight.
+        A number is predicted by the ways that had the least squared error. With `return_std` also
+        the root mean square of what a new target is off it by the site's mixture, with `level` the
+        ends of intervals of that mixture, (n, 2). Groups are those of the way with the largest
+        weight.
         """
         check_is_fitted(self, "ways_")
         if self.target_ == "classes":
@@ -282,14 +300,16 @@ class Best(FederatedEstimator):
         if self.target_ == "rows":
             return self.fitted_[self.best_way_].predict(X, groups)
         clients, place = self._clients(X, None, groups)
-        answers, weights = self._mixed(clients, lambda fit, part: np.stack(fit.normal(part)))
-        means = np.array([answer[0] for answer in answers])
-        stds = np.array([answer[1] for answer in answers])
-        mean = np.einsum("wn,nw->n", means, weights)
+        points = self._weights_at(clients, self.point_weights_)
+        mixed = self._weights_at(clients)
+        used = (mixed > 0).any(axis=0) | (points > 0).any(axis=0)
+        answers = self._asked(clients, used, lambda fit, part: np.stack(fit.normal(part)))
+        means, stds = (np.array([answer[k] for answer in answers]) for k in (0, 1))
+        mean = np.einsum("wn,nw->n", means, points[clients.owner][:, used])
         if not return_std and level is None:
             return mean[place]
-        square = np.einsum("wn,nw->n", stds**2 + means**2, weights) - mean**2
-        std = np.sqrt(np.maximum(square, 0.0))
+        weights = mixed[clients.owner][:, used]
+        std = np.sqrt(np.einsum("wn,nw->n", stds**2 + (means - mean) ** 2, weights))
         ends = [] if level is None else [_intervals(means, stds, weights, level)[place]]
         return (mean[place], *[std[place]] * bool(return_std), *ends)
 
@@ -361,6 +381,7 @@ class Best(FederatedEstimator):
             {
                 "way": list(self.ways_),
                 "weight": self.weights_,
+                **({"point": self.point_weights_} if self.target_ == "number" else {}),
                 **{f"left-out {name}": values for name, values in scores.items()},
                 "sites won": [len(won[way]) for way in self.ways_],
                 "weight at new sites": self.new_site_weights_,
