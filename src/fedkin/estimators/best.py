@@ -283,7 +283,7 @@ class Best(FederatedEstimator):
     def _mixed(self, clients: Federation, ask: Any) -> tuple[list[Any], np.ndarray]:
         """What every way with some weight answers, and the weights of rows (n, ways asked)."""
         weights = self._weights_at(clients)
-        used = (weights > 0).any(axis=0)
+        used = np.asarray((weights > 0).any(axis=0))
         return self._asked(clients, used, ask), weights[clients.owner][:, used]
 
     def predict(self, X, groups=None, return_std=False, level=None):

@@ -1,23 +1,31 @@
 """What a fit means, and what a site can do about it: the answers people ask for.
 
 `benefit` says whether joining helps each site; `checks` what deserves a look before any fit, with
-codes; `odd_by_likelihood` which sites a fit does not
-describe; `rows_needed` how many rows a guarantee needs.
+codes; `meta_analysis` what sites' estimates say together; `conformalize` gives intervals that hold
+whatever the model; `odd_by_likelihood` says which sites a fit does not describe; `rows_needed` how
+many rows a guarantee needs.
 """
 
 from fedkin.inference.benefit import Benefit, benefit
 from fedkin.inference.checks import CheckWarning, Findings, checks
+from fedkin.inference.conformal import Conformal, conformalize
+from fedkin.inference.meta import MetaAnalysis, meta_analysis, site_estimates
 from fedkin.inference.odd_sites import odd_by_likelihood
 from fedkin.inference.sample_sizes import RowsNeeded, local_error_constant, rows_needed
 
 __all__ = [
     "Benefit",
     "CheckWarning",
+    "Conformal",
     "Findings",
+    "MetaAnalysis",
     "RowsNeeded",
     "benefit",
     "checks",
+    "conformalize",
     "local_error_constant",
+    "meta_analysis",
     "odd_by_likelihood",
     "rows_needed",
+    "site_estimates",
 ]

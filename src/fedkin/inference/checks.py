@@ -554,8 +554,9 @@ def found_by(data: Federation, codes: Sequence[str], n_groups: int | None = None
 
 def _measurable(data: Federation) -> Federation:
     """The rows without numbers beyond any measurement."""
-    fine = (np.abs(data.X) <= LARGEST).all(axis=1)
-    fine &= True if data.y is None else np.abs(data.y) <= LARGEST
+    fine = np.asarray((np.abs(data.X) <= LARGEST).all(axis=1))
+    if data.y is not None:
+        fine = fine & (np.abs(data.y) <= LARGEST)
     return data if fine.all() else rows_where(data, fine)
 
 
