@@ -41,6 +41,7 @@ MODULES = (
     "fmlr_nuisance",
     "fmlr_beyond",
     "fgpr_beyond",
+    "answers",
 )
 
 

@@ -99,7 +99,10 @@ def test_few_rows_lean_to_the_way_that_is_likely_best():
 def test_points_are_those_of_the_least_squared_error_unless_that_is_luck():
     rng = np.random.default_rng(4)
     owner = np.repeat(np.arange(30), 10)
-    square = np.stack([1.0 * rng.chisquare(1, 300), 2.0 * rng.chisquare(1, 300)])
-    assert point_weights(square, owner)[0] > 0.99
-    alike = np.stack([square[0], square[0], square[0]])
-    np.testing.assert_allclose(point_weights(alike, owner), 1 / 3)
+    truth = rng.normal(size=300)
+    worse = np.stack([truth, truth + rng.normal(size=300)])
+    assert point_weights(worse, owner)[0] > 0.95
+    np.testing.assert_allclose(point_weights(np.stack([truth] * 3), owner), 1 / 3, atol=1e-6)
+    both = np.stack([truth + 2 * rng.normal(size=300) for _ in range(2)])
+    weights = point_weights(both, owner)
+    assert weights.min() > 0.3 and (weights @ both).std() < both.std(axis=1).min()

@@ -17,7 +17,7 @@ from fedkin.estimators.candidates import ONE, Fitted, checked, stays_alone, usua
 from fedkin.estimators.mixed_classes import encoded
 from fedkin.estimators.ways import row_scores
 from fedkin.federation import Federation
-from fedkin.inference.held_out import RMSE, HeldOut, rows_left_out, sites_left_out
+from fedkin.inference.held_out import RESIDUAL, RMSE, HeldOut, rows_left_out, sites_left_out
 from fedkin.models.folds import row_folds
 from fedkin.models.stacking import (
     PARTS,
@@ -206,8 +206,8 @@ class Best(FederatedEstimator):
         self.strength_ = found.strength
         self.best_way_ = self.ways_[int(np.argmax(found.common))]
         if self.target_ == "number":
-            square = -held.by_row[RMSE][:, scored]
-            self.point_weights_ = point_weights(square, data.owner[scored])
+            residual = held.by_row[RESIDUAL][:, scored]
+            self.point_weights_ = point_weights(residual, data.owner[scored])
         self.new_site_weights_ = self._for_new_sites(ways, data, seed)
 
     def _for_new_sites(self, ways: dict[str, Any], data: Federation, seed: int) -> np.ndarray:

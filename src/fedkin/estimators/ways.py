@@ -105,9 +105,9 @@ def _with_common(other: type, estimator: Any) -> Any:
 def row_scores(model: Any, test: Federation, train: Federation) -> dict[str, np.ndarray]:
     """Scores of every left-out row, the more the better: "log", and "rmse" or "error".
 
-    "rmse" holds negative squared errors, "error" is -1 for a wrong class. Where rows themselves are
-    modelled, `y` are classes that the fit did not see; each site's groups are named after the
-    classes they have most in common with on the rows of training.
+    "rmse" holds negative squared errors, beside it "residual"; "error" is -1 for a wrong class.
+    Where rows themselves are modelled, `y` are classes that the fit did not see; each site's groups
+    are named after the classes they have most in common with on the rows of training.
     """
     if hasattr(model, "predict_proba") and hasattr(model, "classes_"):
         return _of_classes(model, test)
@@ -119,7 +119,7 @@ def row_scores(model: Any, test: Federation, train: Federation) -> dict[str, np.
     mean = np.asarray(model.predict(test))
     target = np.asarray(test.y)
     found = {"log": _log_density(model, test, train, mean), "rmse": -((target - mean) ** 2)}
-    return _bounded(found)
+    return _bounded({**found, "residual": target - mean})
 
 
 def _bounded(scores: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -20,6 +20,8 @@ from fedkin.models.folds import row_folds, rows_where, site_folds
 
 # Metric whose scores are negative squared errors, shown as their root.
 RMSE = "rmse"
+# Not a score: it is kept by row, and never summed or sent.
+RESIDUAL = "residual"
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,8 @@ class _Sums:
         self.rows[repeat] += test.sizes
         self.trained[repeat] += test.sizes * kept
         for metric, each in scores.items():
+            if metric == RESIDUAL:
+                continue
             sums = self.metrics.setdefault(metric, self._empty())
             for a, own in enumerate(each):
                 sums.totals[a, repeat] += np.bincount(test.owner, own, minlength=m)

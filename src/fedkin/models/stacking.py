@@ -103,22 +103,37 @@ def chances(log_density: Floats, owner: Indices) -> Floats:
     return np.asarray((weights / weights.sum(axis=1, keepdims=True)).mean(axis=0))
 
 
-def point_weights(square: Floats, owner: Indices) -> Floats:
-    """Weights (W,) of ways as point predictions, from squared errors (W, N) of left-out rows.
+def point_weights(residual: Floats, owner: Indices) -> Floats:
+    """Weights (W,) of ways as point predictions, from residuals (W, N) of left-out rows.
 
-    Mean over draws of clients of each way's normal likelihood, its noise profiled out: the way with
-    the least squared error gets all, unless clients drawn anew would choose another.
+    They minimise the squared error of the combination, plus `FIRM` rows' worth of squared distance
+    from each way's chance of having the least squared error when clients are drawn anew.
     """
+    from scipy.optimize import nnls
+
+    lean = _least_error_chances(residual**2, owner)
+    size = float((residual**2).mean(axis=1).min())
+    if not size > 0:
+        return lean
+    n_ways = len(residual)
+    pull = np.sqrt(FIRM * size) * np.eye(n_ways)
+    whole = 1e3 * np.sqrt(residual.shape[1] * size)  # weights sum to 1
+    left = np.vstack([residual.T, pull, np.full((1, n_ways), whole)])
+    right = np.concatenate([np.zeros(residual.shape[1]), pull @ lean, [whole]])
+    found = nnls(left, right)[0]
+    found = np.where(found >= LEAST_WEIGHT, found, 0.0)
+    return np.asarray(found / found.sum())
+
+
+def _least_error_chances(square: Floats, owner: Indices) -> Floats:
+    """Mean over draws of clients of each way's normal likelihood, its noise profiled out, (W,)."""
     _, place = np.unique(owner, return_inverse=True)
     m = int(place.max(initial=-1)) + 1
     totals = np.array([np.bincount(place, one, minlength=m) for one in square])
     drawn = np.random.default_rng(0).dirichlet(np.ones(m), size=DRAWS) * m
-    with np.errstate(divide="ignore"):
-        scores = -0.5 * square.shape[1] * np.log(np.maximum(drawn @ totals.T, 1e-300))
+    scores = -0.5 * square.shape[1] * np.log(np.maximum(drawn @ totals.T, 1e-300))
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-    found = (weights / weights.sum(axis=1, keepdims=True)).mean(axis=0)
-    found = np.where(found >= LEAST_WEIGHT, found, 0.0)
-    return np.asarray(found / found.sum())
+    return np.asarray((weights / weights.sum(axis=1, keepdims=True)).mean(axis=0))
 
 
 def client_weights(
