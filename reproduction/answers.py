@@ -218,7 +218,65 @@ def conformal_promises(results: Results) -> list[Promise]:
     ]
 
 
+# ------------------------------------------------------------------ plans
+
+
+def plan_once(seed: int, m: int, n: int, d: int, unlike: float) -> list[dict[str, Any]]:
+    """Excess error of a mixed model's own coefficients beside the planned one."""
+    import warnings
+
+    from fedkin import Federation, MixedModel
+    from fedkin.inference import plan
+
+    rng = np.random.default_rng([73, seed, m, n, d])
+    coef = rng.normal(size=d + 1) + unlike * rng.normal(size=(m, d + 1))
+    X, owner = rng.normal(size=(m * n, d)), np.repeat(np.arange(m), n)
+    y = (X * coef[owner, :d]).sum(axis=1) + coef[owner, d] + rng.normal(size=m * n)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = MixedModel(covariance="isotropic").fit(Federation.from_groups(X, owner, y))
+    own = np.column_stack([model.site_coef_, model.site_intercept_])
+    excess = float(((own - coef) ** 2).sum(axis=1).mean())
+    return [{"excess": excess, "planned": plan(m, n, d, 1.0, unlike).joined}]
+
+
+def _off(results: Results) -> list[float]:
+    """Planned over found less 1, for every setting."""
+    names = ("m", "n", "d", "unlike")
+    settings = dict.fromkeys(tuple(row[name] for name in names) for row in results.rows)
+    found = []
+    for setting in settings:
+        run = results.where(**dict(zip(names, setting)))
+        found.append(run.estimate("planned").mean / run.estimate("excess").mean - 1.0)
+    return found
+
+
+def draw_plans(results: Results) -> Figure:
+    """Planned against found excess errors."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.loglog(results.column("excess"), results.column("planned"), ".", alpha=0.4)
+    ends = axes.get_xlim()
+    axes.plot(ends, ends, color="0.6", lw=1)
+    axes.set(xlabel="excess error found", ylabel="planned")
+    return figure
+
+
+def plan_promises(results: Results) -> list[Promise]:
+    """The share of settings within 10 %."""
+    near = [abs(value) <= 0.1 for value in _off(results)]
+    what = "plan: settings of a mixed model whose error is planned to 10 %"
+    return [Promise(what, float(np.mean(near)) if near else float("nan"), 0.95)]
+
+
 ALL = cells(design=tuple(DESIGNS))
+PLANS = [
+    {"m": m, "n": n, "d": d, "unlike": unlike}
+    for m, n, d in ((30, 12, 2), (60, 12, 4), (40, 25, 3), (100, 8, 3), (40, 50, 6))
+    for unlike in (0.2, 0.4, 0.8, 1.6)
+]
 CONFORMAL = cells(table=TABLES, model=("mixed", "level only"))
 
 STUDIES = (
@@ -227,8 +285,8 @@ STUDIES = (
         paper="fedkin",
         shows="benefit",
         title="Does joining help: intervals and verdicts beside the truth",
-        protocol="Sites with random coefficients, noise 1; a mixed model against staying alone, log "
-        "score. The expected difference at a site is the mean over 150 further draws of "
+        protocol="Sites with random coefficients, noise 1; a mixed model against staying alone, "
+        "log score. The expected difference at a site is the mean over 150 further draws of "
         "everybody's rows, each tested on 200 rows a site; the fitted models' difference is that "
         "of the very fits.",
         one=benefit_once,
@@ -264,5 +322,21 @@ STUDIES = (
         quick=Size(CONFORMAL, 2),
         toy=Size(cells(table=("turbofan",), model=("level only",)), 1),
         needs=(_parkinsons,),
+    ),
+    Study(
+        name="plan-draws",
+        paper="fedkin",
+        shows="plan",
+        title="Planned errors of a mixed model beside those found",
+        protocol="Twenty settings: sites, rows, columns and how unlike sites are; noise 1. Excess "
+        "error of sites' own coefficients, mean over sites and draws.",
+        one=plan_once,
+        figure=draw_plans,
+        promises=plan_promises,
+        by=("m", "n", "d", "unlike"),
+        measures=("excess", "planned"),
+        full=Size(PLANS, 20),
+        quick=Size(PLANS, 5),
+        toy=Size(PLANS[:2], 3),
     ),
 )

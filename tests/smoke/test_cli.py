@@ -160,3 +160,25 @@ def test_curves_are_fitted_predicted_and_their_prior_saved(tmp_path):
     np.testing.assert_allclose(found, mean, rtol=1e-9)
     wrong = run("fit", "fgpr", table, "--scale", "none")
     assert isinstance(wrong.exception, ValueError)
+
+
+def test_plan_says_what_to_expect():
+    done = run("plan", "--sites", 20, "--rows", 15, "--columns", 3, "--unlike", 0.3)
+    assert done.exit_code == 0 and "Joining takes" in done.output
+    told = json.loads(run("plan", "--sites", 9, "--rows", 15, "--columns", 3, "--json").stdout)
+    assert [row["way"] for row in told["ways"]] == ["alone", "by degrees", "one model"]
+
+
+def test_fit_auto_weighs_the_ways(tmp_path):
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    lines = ["site,a,b,c,y"]
+    for k in range(5):
+        drawn = rng.normal(size=(8, 3))
+        rows = np.column_stack([drawn, drawn[:, 0] + k + 0.1 * rng.normal(size=8)])
+        lines += [",".join([f"s{k}", *(f"{value:.6f}" for value in row)]) for row in rows]
+    path = tmp_path / "auto.csv"
+    path.write_text("\n".join(lines))
+    done = run("fit", "auto", path, "--target", "y", "--folds", 2)
+    assert done.exit_code == 0 and "won overall" in done.output and "by degrees" in done.output

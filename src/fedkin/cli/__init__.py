@@ -84,6 +84,46 @@ def check(
         raise typer.Exit(NEEDS_ATTENTION)
 
 
+@app.command()
+def plan(
+    sites: Annotated[int, typer.Option("--sites", help="Number of sites.")],
+    rows: Annotated[int, typer.Option("--rows", help="Rows a site.")],
+    columns: Annotated[int, typer.Option("--columns", help="Number of columns.")],
+    noise: Annotated[float, typer.Option(help="Standard deviation of the noise.")] = 1.0,
+    unlike: Annotated[float, typer.Option(help="Standard deviation of sites' coefficients.")] = 0.0,
+    as_json: AsJson = False,
+) -> None:
+    """What to expect before any data move: errors alone, joined, and as one model."""
+    from fedkin.inference import plan as planned
+
+    found = planned(sites, rows, columns, noise, unlike)
+    if as_json:
+        typer.echo(json_text({"ways": found.table().records(), "gain": found.gain}, indent=1))
+    else:
+        typer.echo(str(found))
+
+
+@fit.command("auto")
+def fit_auto(
+    data: Data,
+    client: Client = "site",
+    target: Annotated[
+        str | None, typer.Option("--target", help="Column with the target; none: the rows.")
+    ] = None,
+    features: Features = None,
+    folds: Annotated[int, typer.Option(help="Parts in which rows are left out.")] = 5,
+    seed: Annotated[int, typer.Option(help="Seed of folds and starts.")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for tables and page.")] = None,
+    as_json: AsJson = False,
+    strict: Strict = False,
+) -> None:
+    """Which way of sharing fits us? Tries those that make sense and weighs them at every site."""
+    from fedkin.estimators import Best
+
+    model = Best(folds=folds, random_state=seed)
+    _fit(model, _read(data, client, target, features), out, as_json, strict)
+
+
 @fit.command("fmlr")
 def fit_fmlr(
     data: Data,

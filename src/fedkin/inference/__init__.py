@@ -2,8 +2,8 @@
 
 `benefit` says whether joining helps each site; `checks` what deserves a look before any fit, with
 codes; `meta_analysis` what sites' estimates say together; `conformalize` gives intervals that hold
-whatever the model; `odd_by_likelihood` says which sites a fit does not describe; `rows_needed` how
-many rows a guarantee needs.
+whatever the model; `plan` what to expect before any data move; `odd_by_likelihood` says which sites
+a fit does not describe; `rows_needed` how many rows a guarantee needs.
 """
 
 from fedkin.inference.benefit import Benefit, benefit
@@ -11,6 +11,7 @@ from fedkin.inference.checks import CheckWarning, Findings, checks
 from fedkin.inference.conformal import Conformal, conformalize
 from fedkin.inference.meta import MetaAnalysis, meta_analysis, site_estimates
 from fedkin.inference.odd_sites import odd_by_likelihood
+from fedkin.inference.planning import Plan, plan
 from fedkin.inference.sample_sizes import RowsNeeded, local_error_constant, rows_needed
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Conformal",
     "Findings",
     "MetaAnalysis",
+    "Plan",
     "RowsNeeded",
     "benefit",
     "checks",
@@ -26,6 +28,7 @@ __all__ = [
     "local_error_constant",
     "meta_analysis",
     "odd_by_likelihood",
+    "plan",
     "rows_needed",
     "site_estimates",
 ]
