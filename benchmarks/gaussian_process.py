@@ -189,7 +189,7 @@ def shared_fit(data: Federation, effort) -> Iterator[Row]:
     start = form_of(default_spec(np.ones(1)), 1).start
 
     def ours():
-        made = {"normalize_y": False, "mean": "zero", "personalise": "posterior"}
+        made = {"normalize_y": False, "mean": "zero", "personalise": "posterior", "common": False}
         return FGPR(kernel(), **made).fit(data)
 
     def theirs():
@@ -222,8 +222,10 @@ def separate_fits(data: Federation, effort) -> Row:
         fitted = [model.fit(X, y) for model, X, y in zip(made, *packed(data))]
         return sum(model.log_marginal_likelihood_value_ for model in fitted)
 
+    made = {"normalize_y": False, "mean": "zero", "hyperprior": False}
+
     def ours():
-        return LocalGP(kernel(), normalize_y=False, mean="zero").fit(data).log_marginal_likelihood_
+        return LocalGP(kernel(), **made).fit(data).log_marginal_likelihood_
 
     found = race({"ours": ours, "peer": theirs}, effort)
     mine, peer = found["ours"], found["peer"]

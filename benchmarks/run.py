@@ -29,11 +29,13 @@ HERE = Path(__file__).parent
 PARTS = (
     "engine",
     "fmlr",
+    "mixed_model",
     "mixture_rounds",
     "mixture_fit",
     "odcl",
     "convex_clustering",
     "gaussian_process",
+    "matern_curves",
 )
 THREADS = (1, 2)
 # A part that takes longer than this hangs.

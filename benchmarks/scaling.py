@@ -126,7 +126,7 @@ def fgpr_works(m: int) -> dict[str, Callable[[], Any]]:
     prepared, form = prepare(data, False), form_of(default_spec(np.ones(1)), 1)
     return {
         "likelihood and gradient": lambda: evaluate(prepared, form, gaussian_process.THETA),
-        "whole fit, one prior": lambda: FGPR(personalise="posterior").fit(data),
+        "whole fit, one prior": lambda: FGPR(personalise="posterior", common=False).fit(data),
     }
 
 

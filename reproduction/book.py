@@ -18,6 +18,7 @@ PAPERS = {
     "ODCL": "ODCL: kinds of sites in one round (Armacki et al. 2024)",
     "FMLR": "FMLR: every site follows one of K regressions (Tao, Chandak, Kulkarni 2024)",
     "FGPR": "FGPR: curves from one prior (Yue, Kontar 2021)",
+    "lme4": "MixedModel: sites that differ by degrees (lme4 and its relatives)",
 }
 # What a study is called that shows nothing of a paper.
 OURS = "fedkin"

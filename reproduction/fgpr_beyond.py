@@ -184,7 +184,7 @@ def two_priors(seed: int) -> list[dict[str, Any]]:
         make_gaussian_sites(40, 20, two_kinds_of_priors(), 50, random_state=[seed, OTHER_SEEDS, k])
         for k in (1, 2)
     )
-    plain = {"normalize_y": False, "personalise": "posterior"}
+    plain = {"normalize_y": False, "personalise": "posterior", "common": False}
     losses = []
     for n_priors in (1, None):
         model = FGPR(n_priors=n_priors, **plain).fit(known.federation)
@@ -233,7 +233,7 @@ def poison(seed: int, robust: str) -> list[dict[str, Any]]:
     from reproduction.engines import Lying
 
     sites = make_gaussian_sites(100, 8, random_state=[seed, OTHER_SEEDS, 7]).federation
-    plain = {"normalize_y": False, "mean": "zero", "personalise": "posterior"}
+    plain = {"normalize_y": False, "mean": "zero", "personalise": "posterior", "common": False}
 
     def theta(**more: Any) -> np.ndarray:
         model = FGPR(start_at("rbf"), **plain, **more, random_state=seed).fit(sites)

@@ -55,7 +55,7 @@ def one(seed: int, kernel: str, m: int) -> list[dict[str, Any]]:
 
     n = ROWS[m]
     drawn = make_gaussian_sites(m, n, prior_spec(**TRUTH, kernel=kernel), random_state=[seed, m])
-    plain = {"normalize_y": False, "mean": "zero", "personalise": "posterior"}
+    plain = {"normalize_y": False, "mean": "zero", "personalise": "posterior", "common": False}
     rows: list[dict[str, Any]] = []
     optimum = np.nan
     for method, settings in METHODS.items():

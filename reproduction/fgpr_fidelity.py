@@ -59,16 +59,16 @@ def scored(task: Any, method: str, seed: int) -> list[dict[str, Any]]:
     # Restarted Adam at .01, 200 rounds of about one pass with the smallest site's size.
     authors = {"optimizer": "adam-restarted", "learning_rate": 0.01, "schedule": "constant"}
     authors |= {"max_rounds": 200, "local_steps": 3, "batch_size": 40, "mean": "zero"}
-    shared = {"personalise": "posterior"}
+    shared = {"personalise": "posterior", "common": False}
     model: Any = {
-        "separate, one length scale": lambda: LocalGP(single),
+        "separate, one length scale": lambda: LocalGP(single, hyperprior=False),
         "FGPR, authors' settings, one length scale": lambda: FGPR(single, **shared, **authors),
         "FGPR shared, one length scale": lambda: FGPR(single, **shared),
-        "separate": lambda: LocalGP(),
+        "separate": lambda: LocalGP(hyperprior=False),
         "FGPR, authors' settings": lambda: FGPR(many, **shared, **authors),
         "FGPR shared": lambda: FGPR(**shared),
-        "FGPR choose": lambda: FGPR(),
-        "FGPR map": lambda: FGPR(personalise="map"),
+        "FGPR choose": lambda: FGPR(common=False),
+        "FGPR map": lambda: FGPR(personalise="map", common=False),
         "pooled (shares data)": lambda: PooledGP(),
         "co-kriging (shares data)": lambda: CoKriging(),
     }[method]()

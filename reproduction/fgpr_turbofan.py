@@ -53,13 +53,15 @@ def scores_of(method: str, data: Any, size: int, seed: int) -> list[dict[str, An
 
     rough = Matern(1.0, (1e-2, 1e2), nu=1.5)
     wide = ConstantKernel(1.0, (1e-4, 1e4)), WhiteKernel(0.1, (1e-8, 1e2))
+    # One prior without a common curve, as in the paper.
+    shared: dict[str, Any] = {"personalise": "posterior", "common": False}
     if method == "separate":
-        model = LocalGP().fit(data.given)
+        model = LocalGP(hyperprior=False).fit(data.given)
     else:
         model = {
-            "FGPR": lambda: FGPR(personalise="posterior"),
-            "FGPR, default": lambda: FGPR(),
-            "FGPR Matern-3/2": lambda: FGPR(wide[0] * rough + wide[1], personalise="posterior"),
+            "FGPR": lambda: FGPR(**shared),
+            "FGPR, default": lambda: FGPR(common=False),
+            "FGPR Matern-3/2": lambda: FGPR(wide[0] * rough + wide[1], **shared),
             # Outcomes are standardised by whole series already.
             "polynomial": lambda: FedAvgPolynomial(size, normalize_y=False),
             "network": lambda: FedAvgNetwork(size, normalize_y=False, random_state=seed),

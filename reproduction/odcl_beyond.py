@@ -16,7 +16,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "statistics": {"n_clusters": 10, "aggregate": "statistics"},
     "statistics, number chosen": {"aggregate": "statistics"},
     "precision": {"n_clusters": 10, "aggregate": "precision"},
-    "models": {"n_clusters": 10},
+    "models": {"n_clusters": 10, "aggregate": "mean"},
 }
 ROWS = (5, 10, 15, 25, 30, 50, 100, 400)
 # Two numbers that agree to all digits that are kept.
@@ -64,7 +64,8 @@ def spoilt(seed: int, kind: str, robust: bool, clusters: int) -> list[dict[str, 
 
     clean = make_sparse_regressions(100, random_state=[seed, 100])
     groups = spoil_sites(clean, 0.1, kind, seed)  # type: ignore[arg-type]
-    model = ODCL(clusters or None, fit_intercept=False, robust=bool(robust), random_state=seed)
+    how: dict[str, Any] = {"fit_intercept": False, "aggregate": "mean", "robust": bool(robust)}
+    model = ODCL(clusters or None, random_state=seed, **how)
     model.fit(groups.federation)
     named, bad = set(model.odd_sites_), set(model.client_names_[groups.labels < 0])
     return [

@@ -80,7 +80,7 @@ def one(seed: int, setting: str) -> list[dict[str, Any]]:
 def _inexact_finds(groups: SitesOfKinds, k: int, seed: int, fit: dict[str, Any]) -> bool:
     from fedkin import ODCL
 
-    model = ODCL(k, solver="sgd", n_steps=SGD_STEPS, random_state=seed, **fit)
+    model = ODCL(k, solver="sgd", n_steps=SGD_STEPS, aggregate="mean", random_state=seed, **fit)
     return groups.recovers(model.fit(groups.federation).labels_)
 
 

@@ -83,9 +83,9 @@ def _odcl(
     """Whether the partition is true, and rounds; it takes no start and is told no structure."""
     from fedkin import ODCL
 
-    how: dict[str, Any] = {"n_clusters": 3 if wrong_number else 4}
+    how: dict[str, Any] = {"n_clusters": 3 if wrong_number else 4, "aggregate": "mean"}
     if method.endswith("CC"):
-        how = {"clustering": "convex", "penalty": "clusterpath"}
+        how = {"clustering": "convex", "penalty": "clusterpath", "aggregate": "mean"}
     if method.startswith("I-"):
         how |= {"solver": "sgd", "n_steps": SGD_STEPS}
     # Another random state stands for another start.
@@ -109,7 +109,8 @@ def _ifca(
     if anywhere:
         start = np.random.default_rng([seed, 8]).normal(size=start.shape)
     how: dict[str, Any] = {"step_size": 0.05, "max_rounds": MOST_ROUNDS}
-    model = IFCA(len(start), init=start, fit_intercept=False, **how).fit(groups.federation)
+    model = IFCA(len(start), init=start, fit_intercept=False, scale=False, **how)
+    model.fit(groups.federation)
     oracle = OracleAveraging(groups.labels, fit_intercept=False).fit(groups.federation)
     target = 1.1 * measured(groups, oracle).error
     errors = ifca_errors(groups, start, None, seed, target, **how)

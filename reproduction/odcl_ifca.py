@@ -34,7 +34,8 @@ def rounds(seed: int, setting: str, gradients: str) -> list[dict[str, Any]]:
 
     given = SETTINGS[setting]
     groups = given.draw(400, [seed, 400, 3])
-    model = ODCL(given.n_clusters, random_state=seed, **given.fit).fit(groups.federation)
+    model = ODCL(given.n_clusters, aggregate="mean", random_state=seed, **given.fit)
+    model.fit(groups.federation)
     target = measured(groups, model).error
     start = np.zeros((1, 20))
     if given.n_clusters > 1:
@@ -64,7 +65,7 @@ def curves(seed: int, n: int, gradients: str, step: float) -> list[dict[str, Any
     convex, oracle = (
         measured(groups, model.fit(groups.federation)).error
         for model in (
-            ODCL(random_state=seed, **given.fit, **exact),
+            ODCL(aggregate="mean", random_state=seed, **given.fit, **exact),
             OracleAveraging(groups.labels, **given.fit),
         )
     )

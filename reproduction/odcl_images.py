@@ -51,8 +51,10 @@ def one(seed: int, task: str) -> list[dict[str, Any]]:
     models = {
         "Cluster oracle": ClusterOracle(sites.labels, **IMAGE_FIT),
         "Local": LocalERM(**IMAGE_FIT),
-        "ODCL-KM++": ODCL(2, random_state=seed, **IMAGE_FIT),
-        "ODCL-KM++, one refining round": ODCL(2, refine_rounds=1, random_state=seed, **IMAGE_FIT),
+        "ODCL-KM++": ODCL(2, aggregate="mean", random_state=seed, **IMAGE_FIT),
+        "ODCL-KM++, one refining round": ODCL(
+            2, aggregate="mean", refine_rounds=1, random_state=seed, **IMAGE_FIT
+        ),
         "Oracle averaging": OracleAveraging(sites.labels, **IMAGE_FIT),
     }
     found: dict[str, float] = {}

@@ -153,6 +153,7 @@ def ifca_errors(
         max_rounds=max_rounds,
         tol=0.0,
         fit_intercept=False,
+        scale=False,
         random_state=seed,
         engine=Watched(see),
     )
@@ -185,6 +186,7 @@ def ifca_accuracy(
         step_size=0.1,
         max_rounds=max_rounds,
         tol=0.0,
+        scale=False,
         **IMAGE_FIT,
     )
     with warnings.catch_warnings():

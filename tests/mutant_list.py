@@ -16,6 +16,8 @@ class Mutant(NamedTuple):
 
 
 PROTOCOL = ("tests/maths/test_protocol.py",)
+KINDS = ("tests/maths/models/test_kinds_degrees.py",)
+DEGREES_OF_KINDS = ("tests/maths/test_fmlr_degrees.py",)
 GROUPED = ("tests/maths/test_grouped_regression.py",)
 IMPLAUSIBLE = ("tests/discordant/test_implausible_sites.py",)
 
@@ -54,6 +56,55 @@ MUTANTS = (
         "free += final.weights.shape[1] - 1 if settings.weights is None else 0",
         "free += 0",
         GROUPED,
+    ),
+    Mutant(
+        "BIC of departures without their covariance",
+        "algorithms/fmlr_degrees.py",
+        "found.n_covariance + found.n_noise",
+        "found.n_noise",
+        DEGREES_OF_KINDS,
+    ),
+    Mutant(
+        "weights that scale features only",
+        "models/weighted_rows.py",
+        "return X * root[:, None], y * root,",
+        "return X * root[:, None], y,",
+        ("tests/maths/test_weighted_rows.py",),
+    ),
+    Mutant(
+        "slope of the noise of kinds that depart without its rows",
+        "models/kinds_degrees.py",
+        "(square / variance - prepared.n_rows)",
+        "(square / variance)",
+        KINDS,
+    ),
+    Mutant(
+        "likelihood of own noise without the prior's constant",
+        "models/kinds_degrees.py",
+        "loglik += gammaln(power) - gammaln(a)",
+        "loglik += gammaln(power)",
+        KINDS,
+    ),
+    Mutant(
+        "proportions of kinds without their constraint",
+        "models/kinds_degrees.py",
+        "share.sum(axis=1) - share.shape[1] * np.exp(log_weights)",
+        "share.sum(axis=1)",
+        KINDS,
+    ),
+    Mutant(
+        "a new site's departure without the correction for fitted kinds",
+        "models/kinds_prediction.py",
+        "clients / max(clients - K, 1.0), 1.0)",
+        "1.0, 1.0)",
+        KINDS,
+    ),
+    Mutant(
+        "odd departures judged by a spread that odd sites widened",
+        "inference/odd_sites.py",
+        "if fitted and typical > FAR_TOO_WIDE:",
+        "if fitted:",
+        ("tests/maths/test_odd_sites.py",),
     ),
     Mutant(
         "possible() without the intercept check",
@@ -619,15 +670,15 @@ MUTANTS = (
     Mutant(
         "centre of the target lost",
         "algorithms/fmlr_expectation.py",
-        "- 2 * centre * total + n * centre**2",
+        "- 2 * centre * total + mass * centre**2",
         "- 2 * centre * total",
         ("tests/maths/test_choosing_by_bic.py",),
     ),
     Mutant(
         "BIC by predictions without the coefficients",
-        "algorithms/odcl_groups.py",
-        "candidates * d * np.log(n_rows)",
-        "candidates * np.log(n_rows)",
+        "algorithms/odcl_evidence.py",
+        "n_clusters * self.n_coefficients * np.log(n_rows)",
+        "n_clusters * np.log(n_rows)",
         ("tests/maths/test_choosing_by_bic.py",),
     ),
     Mutant(

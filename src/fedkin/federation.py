@@ -109,6 +109,8 @@ class Federation:
     target_name: str | None = None
     rows: Indices = field(default_factory=lambda: np.empty(0, dtype=np.intp), repr=False)
     """Where each row stood in the data given to `from_groups` or `from_frame`."""
+    weights: Floats | None = field(default=None, repr=False)
+    """How much each row counts, all above zero; None if all count the same (`with_weights`)."""
 
     # ---------------------------------------------------------------- constructors
 
@@ -351,7 +353,30 @@ class Federation:
             self.feature_names,
             self.target_name,
             self.rows[rows] if len(self.rows) else self.rows,
+            None if self.weights is None else self.weights[rows],
         )
+
+    def with_weights(self, weights: ArrayLike) -> Federation:
+        """The federation whose rows count by `weights`, in the order of the data it was made from.
+
+        A row of weight w has noise of variance sigma^2 / w; rows of weight zero are left out.
+        """
+        given = np.asarray(weights, dtype=np.float64)
+        if given.shape != (len(self.X),):
+            raise ValueError(
+                f"sample_weight has shape {given.shape}; there must be one weight for each of the "
+                f"{len(self.X)} rows"
+            )
+        own = given[self.rows] if len(self.rows) else given
+        bad = ~(np.isfinite(own) & (own >= 0))
+        if bad.any():
+            site = self.names[int(self.owner[np.argmax(bad)])]
+            fact = f"{int(bad.sum())} weights are negative, missing or infinite"
+            raise FederationError([Finding("error", site, fact, "give weights of at least 0")])
+        kept = np.flatnonzero(own > 0)
+        if not len(kept):
+            raise ValueError("all weights are zero: no row is left; give some row a weight")
+        return replace(self._rows_of(kept, np.arange(self.n_clients)), weights=own[kept])
 
     # ---------------------------------------------------------------- checks
 

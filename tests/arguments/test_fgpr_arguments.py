@@ -10,6 +10,7 @@ from sklearn.gaussian_process.kernels import (
     RBF,
     ConstantKernel,
     PairwiseKernel,
+    RationalQuadratic,
     WhiteKernel,
 )
 
@@ -52,6 +53,12 @@ def sites():
         ({"n_priors": 0}, "n_priors must be at least 1"),
         ({"max_points": 0}, "max_points must be at least 1"),
         ({"n_priors": 2, "optimizer": "sgd"}, "several priors need optimizer='exact'"),
+        ({"common": "yes"}, "common must be one of"),
+        ({"n_points": 0}, "n_points must be at least 1"),
+        ({"hyperprior": "weak"}, "hyperprior must be one of"),
+        ({"common": True, "n_priors": 2}, "common curve needs robust=False and n_priors=1"),
+        ({"common": True, "robust": "median"}, "common curve needs robust=False and n_priors=1"),
+        ({"common": True, "kernel": RationalQuadratic() + WhiteKernel()}, "leave kernel=None"),
         ({"kernel": PairwiseKernel()}, "not on the list"),
         ({"kernel": RBF([1.0, 1.0])}, "2 length scales, the data have 1 features"),
         ({"init": np.zeros(7)}, "3 free log-parameters"),

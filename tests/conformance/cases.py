@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedkin.algorithms import algorithm
+from fedkin.algorithms.softmax_mixed_sets import TOGETHER_LOGS
 from fedkin.datasets.fgpr import prior_spec
 from fedkin.federation import Federation
 from fedkin.models.kernels import from_spec
@@ -151,14 +152,16 @@ def _penalised_softmax(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
     """The common model of copies of one site; sites may depart by next to nothing.
 
     With equal departures U of m sites, |B|^2 r / 2 + m |U|^2 k / 2 for B + U = W is least where B
-    is m k / (m k + r) of W: a ridge of r m k / (m k + r) on W.
+    is m k / (m k + r) of W: a ridge of r m k / (m k + r) on W. Of the ridges that are tried,
+    rows left out choose the middle one here.
     """
     from scipy.optimize import minimize
 
     n_copies = int((X[0] == X).all(axis=1).sum())
     design = np.column_stack([(X - X.mean(axis=0)) / X.std(axis=0), np.ones(len(X))])
     hot, away = np.eye(3)[y.astype(int)], n_copies * np.exp(10.0)
-    ridge = np.tile([1.0, 1.0, 1.0, 0.01], (3, 1))
+    middle = np.exp(-TOGETHER_LOGS[1])
+    ridge = np.tile([middle, middle, middle, 0.01], (3, 1))
     both = ridge * away / (away + ridge)
 
     def objective(flat):
@@ -417,6 +420,7 @@ _PRIOR = {
     "mean": "zero",
     "tol": 1e-10,
 }
+_COMMON = {**_PRIOR, "common": True, "hyperprior": False, "n_points": 4, "tol": 1e-7}
 _LINE = {
     "model": "polynomial",
     "degree": 1,
@@ -435,6 +439,16 @@ CASES = (
         {"share": "sums", "n_components": 1, "fit_intercept": False},
         _least_squares,
         ("coef", "sigma", "weights"),
+    ),
+    Case(
+        "fmlr",
+        {"n_components": 1, "degrees": True, "site_noise": "common"},
+        {"n_components": 1, "degrees": True, "site_noise": "common"},
+        lambda X, y: {**(one := _one_regression(X, y)), "coef": one["coef"][None]},
+        ("coef", "coef_covariance", "random_covariance", "sigma"),
+        variant="degrees",
+        one_round=True,
+        personal=("effects", "site_coef", "responsibilities"),
     ),
     Case(
         "mixed_model",
@@ -508,6 +522,15 @@ CASES = (
         rounds_setting="refine_rounds",
         variant="statistics",
     ),
+    Case(
+        "odcl",
+        {"n_clusters": 2, "refine_rounds": 5, **_PLAIN},
+        {"n_clusters": 1, **_PLAIN},
+        _cluster_least_squares,
+        ("cluster_models",),
+        rounds_setting="refine_rounds",
+        variant="defaults",
+    ),
     *(
         Case(
             "odcl",
@@ -521,6 +544,7 @@ CASES = (
         )
         for variant, given, aggregate, alone in (
             ("naive averaging", "one", "mean", "one"),
+            ("naive averaging by precision", "one", "auto", "one"),
             ("local ERM", "own", "mean", "own"),
             ("oracle averaging", "true", "mean", "one"),
             ("cluster oracle", "true", "statistics", "one"),
@@ -535,5 +559,15 @@ CASES = (
         never_met=0.0,
     ),
     Case("fgpr", _PRIOR, _PRIOR, _gaussian_process, ("theta",), never_met=1e-300),
+    Case(
+        "fgpr",
+        _COMMON,
+        _PRIOR,
+        _gaussian_process,
+        ("theta", "common_bound", "left_out"),
+        variant="common curve",
+        start_counts=True,
+        never_met=1e-300,
+    ),
     Case("fedavg", _LINE, _LINE, _residual, ("theta",), never_met=1e-300),
 )

@@ -33,14 +33,22 @@ def three_sites() -> Federation:
 
 
 @pytest.fixture(scope="module")
-def deployment(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("flare")
-    data = three_sites()
-    sites = {}
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("flare")
+
+
+def hand_out(data, folder):
+    """Every site's file; sites read theirs when a job begins."""
     for k, name in enumerate(data.names):
         X, y = data.client(k)
         np.savez(folder / f"{name}.npz", X=X, y=y)
-        sites[name] = {"data": folder / f"{name}.npz"}
+
+
+@pytest.fixture(scope="module")
+def deployment(folder):
+    data = three_sites()
+    hand_out(data, folder)
+    sites = {name: {"data": folder / f"{name}.npz"} for name in data.names}
     with Deployment(provision(folder / "kits", NAMES), sites) as running:
         yield running
         parents = [psutil.Process(process.pid) for process in running.processes.values()]
@@ -58,13 +66,47 @@ def on_flare(case, deployment, settings=None, **engine):
     )
 
 
-# The deployed sites' targets are measurements: no counts, no classes.
+# The deployed sites' targets are measurements; counts and classes have a test below.
 @pytest.mark.parametrize("case", [case for case in CASES if case.any_target], ids=str)
 def test_flare_agrees_with_one_process(case, deployment):
     here, there = in_process(case), on_flare(case, deployment)
     assert there.traffic == here.traffic
     for name in case.shared:
         np.testing.assert_allclose(there.result[name], here.result[name], rtol=1e-9, atol=1e-9)
+
+
+def test_counts_and_classes_agree_with_one_process_too(deployment, folder):
+    """The same sites with targets 0, 1 and 2: successes of two trials, counts, and classes."""
+    plain = three_sites()
+    sites = {name: plain.client(k) for k, name in enumerate(plain.names)}
+    counted = Federation.from_clients(
+        {
+            name: (
+                np.column_stack([X, np.full(len(X), 2.0)]),
+                np.clip(np.round(1.0 + 0.3 * y), 0.0, 2.0),
+            )
+            for name, (X, y) in sites.items()
+        }
+    )
+    hand_out(counted, folder)
+    how = {"random": "intercept", "tol": 1e-8}
+    try:
+        for name, settings, shared in (
+            ("mixed_model", {**how, "family": "binomial", "trials": 3}, ("coef", "loglik")),
+            ("mixed_model", {**how, "family": "poisson", "offset": 3}, ("coef", "loglik")),
+            ("softmax_mixed", {"tol": 1e-4}, ("coef", "population", "variances")),
+        ):
+            method = algorithm(name)
+            chosen = method.settings.from_mapping(settings)
+            here = InProcess(block_size=1).run(method, chosen, counted, 3)
+            there = Flare(deployment, timeout=100.0).run(method, chosen, seed=3)
+            assert there.traffic == here.traffic
+            for field in shared:
+                np.testing.assert_allclose(
+                    there.result[field], here.result[field], rtol=1e-9, atol=1e-9
+                )
+    finally:
+        hand_out(plain, folder)
 
 
 def test_an_estimator_fits_sites_it_never_sees(deployment):

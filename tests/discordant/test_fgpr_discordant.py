@@ -17,6 +17,7 @@ from fedkin.estimators import (
     LocalGP,
     PooledGP,
 )
+from fedkin.estimators.fgpr import NothingLearntWarning
 from fedkin.federation import Federation
 
 MODELS = [
@@ -157,7 +158,7 @@ def test_a_kernel_without_free_parameters_is_used_as_it_is(settings):
 
 def test_a_limit_below_the_number_of_neighbours_is_kept_to():
     data = make_gaussian_sites(3, 30, random_state=1).federation
-    model = FGPR(max_points=10, personalise="posterior").fit(data)
+    model = FGPR(max_points=10, personalise="posterior", common=False).fit(data)
     exact = FGPR(personalise="posterior", init=model.theta_[0], optimizer="sgd", max_rounds=1)
     exact.set_params(learning_rate=1e-12).fit(data)
     # All 30 rows are neighbours, so nothing is approximated but the training.
@@ -182,7 +183,8 @@ def test_samples_of_an_unseen_site_spread_like_its_prediction():
 @pytest.mark.parametrize("normalize_y", [True, "mean", False])
 def test_units_do_not_matter_even_if_no_site_has_five_rows(normalize_y):
     sites = make_gaussian_sites(40, 4, n_held_out=10, random_state=1)
-    model, other = FGPR(normalize_y=normalize_y), FGPR(normalize_y=normalize_y)
+    settings = {"normalize_y": normalize_y, "common": False}
+    model, other = FGPR(**settings), FGPR(**settings)
     model.fit(sites.federation)
     far = 1e6
 
@@ -230,7 +232,7 @@ def test_large_sites_are_approximated_and_the_summary_says_so():
 
 def test_new_rows_of_a_known_site_replace_its_old_ones():
     data = make_gaussian_sites(5, 12, random_state=2).federation
-    model = FGPR(personalise="posterior").fit(data)
+    model = FGPR(personalise="posterior", common=False).fit(data)
     before = model.predict(GRID, np.full(5, "site-1"))
     X, y = data.client(0)
     model.adapt(X, -y, np.full(len(X), "site-1"))
@@ -246,5 +248,32 @@ def test_new_rows_need_the_name_of_their_site():
 def test_an_unseen_site_gets_the_population():
     data = make_gaussian_sites(20, 12, random_state=2).federation
     shifted = replace(data, y=data.y + 100.0)
-    mean, std = FGPR().fit(shifted).predict(GRID, np.full(5, "new"), return_std=True)
+    mean, std = FGPR(common=False).fit(shifted).predict(GRID, "new", return_std=True)
     assert np.ptp(mean) < 1e-9 and abs(mean[0] - 100.0) < 1.0 and (std > 1.0).all()
+    mean, std = FGPR(common=True).fit(shifted).predict(GRID, "new", return_std=True)
+    assert (np.abs(mean - 100.0) < 1.0).all() and (std > 1.0).all()
+
+
+@pytest.mark.parametrize("model", [FGPR(), FGPR(common=False), LocalGP()], ids=str)
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_fit_that_learnt_nothing_says_so(model, rows):
+    """All sites of one row, or of a constant target."""
+    clients = [(GRID[:rows] + k / 7, np.full(rows, float(k))) for k in range(6)]
+    with pytest.warns(NothingLearntWarning, match="Nothing was learnt"):
+        model.fit(Federation.from_clients(clients))
+    assert np.isnan(model.log_marginal_likelihood_)
+    told = str(model.summary())
+    assert "nothing learnt" in told and "log likelihood 0" not in told
+
+
+@pytest.mark.parametrize("family", [FGPR, LocalGP])
+def test_rows_on_a_line_do_not_make_a_site_certain(family):
+    """A few rows with hardly any noise among them: the interval beyond them is no point."""
+    rng = np.random.default_rng(0)
+    clients = []
+    for _ in range(12):
+        x, slope, level = np.sort(rng.uniform(size=4)), *rng.normal(size=2)
+        clients.append((x[:, None], level + slope * x + 1e-9 * rng.normal(size=4)))
+    model = family().fit(Federation.from_clients(clients))
+    _, std = model.predict([[1.5]], "site-1", return_std=True)
+    assert std[0] > 1e-3 * clients[0][1].std()

@@ -25,8 +25,8 @@ class WithLiar:
 
     def run(self, fmlr, settings, federation, seed=0):
         def spoilt(step):
-            def function(clients, *rest):
-                reply, memory = step.function(clients, *rest)
+            def function(clients, *rest, **wanted):
+                reply, memory = step.function(clients, *rest, **wanted)
                 reply = {name: array.copy() for name, array in reply.items()}
                 if LIAR in clients.names:
                     self.lie(reply[self.field][clients.names.index(LIAR), ...])
@@ -137,8 +137,8 @@ def test_an_impossible_last_reply_is_noticed_too():
 
 def test_when_nobody_is_possible_the_run_says_so():
     def everybody(step):
-        def function(clients, *rest):
-            reply, memory = step.function(clients, *rest)
+        def function(clients, *rest, **wanted):
+            reply, memory = step.function(clients, *rest, **wanted)
             return {name: -array for name, array in reply.items()}, memory
 
         return replace(step, function=function)
@@ -190,8 +190,8 @@ def test_group_probabilities_that_do_not_add_to_one_are_impossible():
 
         def run(self, fmlr, settings, federation, seed=0):
             def halved(step):
-                def function(clients, *rest):
-                    reply, memory = step.function(clients, *rest)
+                def function(clients, *rest, **wanted):
+                    reply, memory = step.function(clients, *rest, **wanted)
                     reply = {name: array.copy() for name, array in reply.items()}
                     k = clients.names.index(LIAR)
                     reply["sums"][k] *= 0.5

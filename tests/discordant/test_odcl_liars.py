@@ -42,8 +42,9 @@ class WithLiar:
     [
         ("rows", lambda rows: -rows, {}),
         ("rows", lambda rows: rows * 1e13, {"aggregate": "size", "n_clusters": 4}),
-        ("covariance", lambda c: -c, {}),
-        ("covariance", lambda c: np.arange(len(c), dtype=float), {"aggregate": "precision"}),
+        ("statistics", lambda s: -s, {}),
+        ("covariance", lambda c: -c, {"send": "covariance"}),
+        ("covariance", lambda c: np.arange(len(c), dtype=float), {"send": "covariance"}),
         ("statistics", lambda s: -s, {"aggregate": "statistics"}),
         ("statistics", lambda s: s[::-1].copy(), {"aggregate": "statistics"}),
     ],
@@ -70,7 +71,8 @@ def test_a_choice_that_is_none_is_passed_over(choice):
 
 def test_one_wild_model_does_not_hide_the_clusters_from_the_robust_fit():
     engine = WithLiar("model", lambda model: 1e6 * np.ones_like(model))
-    fitted = ODCL(robust=True, fit_intercept=False, random_state=0, engine=engine)
+    how = {"send": "covariance", "fit_intercept": False}
+    fitted = ODCL(robust=True, random_state=0, engine=engine, **how)
     fitted.fit(GROUPS.federation)
     assert list(fitted.odd_sites_) == [LIAR]
     rest = np.arange(24) != 7

@@ -209,13 +209,15 @@ def odd_linear(estimator: Any) -> Callable[[], Any]:
     return on(lambda: sites_of_two_kinds(odd=True), estimator)
 
 
+# FMLR as its paper has it.
+PRINTED: Any = {"degrees": False, "site_noise": "common"}
 KERNEL = ConstantKernel(1.0) * RBF(1.0) + WhiteKernel(0.1)
 START = KINDS + 0.5 * np.array([[1.0, -1.0, 1.0, 0.0], [0.0, 1.0, -1.0, 1.0]])
 LABELS_BY_NAME = {f"site-{k + 1}": kind for k, kind in enumerate(TRUE_KIND)}
 
 GROUPED_REGRESSIONS = {
-    "fmlr-statistics": linear(FMLR(2, random_state=1)),
-    "fmlr-chosen": linear(FMLR(max_components=3, random_state=1)),
+    "fmlr-statistics": linear(FMLR(2, random_state=1, **PRINTED)),
+    "fmlr-chosen": linear(FMLR(max_components=3, random_state=1, **PRINTED)),
     "fmlr-sums": linear(FMLR(2, share="sums", n_restarts=4, random_state=1)),
     "fmlr-sums-chosen": linear(
         FMLR(share="sums", max_components=3, n_restarts=3, max_rounds=60, random_state=3)
@@ -226,39 +228,49 @@ GROUPED_REGRESSIONS = {
     "fmlr-sums-spectral": linear(
         FMLR(2, share="sums", init="spectral", n_restarts=2, random_state=1)
     ),
-    "fmlr-robust": odd_linear(FMLR(2, robust=True, random_state=1)),
+    "fmlr-robust": odd_linear(FMLR(2, robust=True, random_state=1, **PRINTED)),
     "fmlr-robust-sums": odd_linear(
         FMLR(2, robust=True, share="sums", n_restarts=4, random_state=1)
     ),
-    "fmlr-odd-site": odd_linear(FMLR(2, random_state=1)),
+    "fmlr-odd-site": odd_linear(FMLR(2, random_state=1, **PRINTED)),
     "fmlr-paper": linear(FMLR(2, sigma=0.5, weights="uniform", init=START, random_state=1)),
-    "fmlr-ridge": linear(FMLR(2, init="ridge", fit_intercept=False, random_state=1)),
-    "fmlr-spectral": linear(FMLR(2, init="spectral", random_state=1)),
-    "fmlr-empty-site": on_federation(sites_of_two_kinds, FMLR(2, random_state=1)),
+    "fmlr-ridge": linear(FMLR(2, init="ridge", fit_intercept=False, random_state=1, **PRINTED)),
+    "fmlr-spectral": linear(FMLR(2, init="spectral", random_state=1, **PRINTED)),
+    "fmlr-empty-site": on_federation(sites_of_two_kinds, FMLR(2, random_state=1, **PRINTED)),
     "fmlr-sums-empty-site": on_federation(
         sites_of_two_kinds, FMLR(2, share="sums", n_restarts=2, random_state=1)
     ),
 }
 
 CLUSTERED = {
-    "odcl-kmeans": linear(ODCL(2, random_state=1)),
-    "odcl-chosen": linear(ODCL(random_state=1)),
+    "odcl-kmeans": linear(ODCL(2, aggregate="mean", random_state=1)),
+    "odcl-chosen": linear(ODCL(aggregate="mean", random_state=1)),
     "odcl-silhouette": linear(ODCL(send="model", max_clusters=4, random_state=1)),
-    "odcl-spectral": linear(ODCL(2, clustering="spectral", random_state=1)),
-    "odcl-spectral-part-one": linear(ODCL(2, clustering="spectral_part_one", random_state=1)),
-    "odcl-gradient": linear(ODCL(2, clustering="gradient", random_state=1)),
-    "odcl-huber": linear(ODCL(2, clustering="huber", random_state=1)),
-    "odcl-convex": linear(ODCL(clustering="convex", random_state=1)),
-    "odcl-convex-two": linear(ODCL(2, clustering="convex", random_state=1)),
+    "odcl-spectral": linear(ODCL(2, clustering="spectral", aggregate="mean", random_state=1)),
+    "odcl-spectral-part-one": linear(
+        ODCL(2, clustering="spectral_part_one", aggregate="mean", random_state=1)
+    ),
+    "odcl-gradient": linear(ODCL(2, clustering="gradient", aggregate="mean", random_state=1)),
+    "odcl-huber": linear(ODCL(2, clustering="huber", aggregate="mean", random_state=1)),
+    "odcl-convex": linear(ODCL(clustering="convex", aggregate="mean", random_state=1)),
+    "odcl-convex-two": linear(ODCL(2, clustering="convex", aggregate="mean", random_state=1)),
     "odcl-convex-clusterpath": linear(
-        ODCL(clustering="convex", penalty="clusterpath", random_state=1)
+        ODCL(clustering="convex", penalty="clusterpath", aggregate="mean", random_state=1)
     ),
     "odcl-convex-interval": linear(
-        ODCL(clustering="convex", penalty="interval", true_labels=TRUE_KIND, random_state=1)
+        ODCL(
+            clustering="convex",
+            penalty="interval",
+            true_labels=TRUE_KIND,
+            aggregate="mean",
+            random_state=1,
+        )
     ),
-    "odcl-convex-number": linear(ODCL(clustering="convex", penalty=0.15, random_state=1)),
+    "odcl-convex-number": linear(
+        ODCL(clustering="convex", penalty=0.15, aggregate="mean", random_state=1)
+    ),
     "odcl-convex-neighbours": linear(
-        ODCL(clustering="convex", penalty=0.5, n_neighbors=3, random_state=1)
+        ODCL(clustering="convex", penalty=0.5, n_neighbors=3, aggregate="mean", random_state=1)
     ),
     "odcl-size": linear(ODCL(2, aggregate="size", random_state=1)),
     "odcl-precision": linear(ODCL(2, aggregate="precision", random_state=1)),
@@ -267,42 +279,88 @@ CLUSTERED = {
     "odcl-predictions": linear(
         ODCL(2, aggregate="statistics", space="predictions", random_state=1)
     ),
-    "odcl-robust": odd_linear(ODCL(robust=True, random_state=1)),
-    "odcl-refined": linear(ODCL(2, refine_rounds=3, random_state=1)),
-    "odcl-refined-fraction": linear(ODCL(2, refine_rounds=3, fraction=0.5, random_state=1)),
-    "odcl-sgd": linear(ODCL(2, solver="sgd", n_steps=200, radius=10.0, random_state=1)),
-    "odcl-sgd-average": linear(
-        ODCL(2, solver="sgd", n_steps=100, batch_size=4, iterate="average", random_state=1)
+    "odcl-robust": odd_linear(ODCL(robust=True, aggregate="mean", random_state=1)),
+    "odcl-refined": linear(ODCL(2, refine_rounds=3, aggregate="mean", random_state=1)),
+    "odcl-refined-fraction": linear(
+        ODCL(2, refine_rounds=3, fraction=0.5, aggregate="mean", random_state=1)
     ),
-    "odcl-ridge": linear(ODCL(2, alpha=0.1, fit_intercept=False, random_state=1)),
-    "odcl-empty-site": on_federation(sites_of_two_kinds, ODCL(2, random_state=1)),
-    "odcl-logistic": logistic(ODCL(2, alpha=0.05, random_state=1)),
-    "odcl-logistic-chosen": logistic(ODCL(alpha=0.05, random_state=1)),
-    "odcl-logistic-convex": logistic(ODCL(clustering="convex", alpha=0.05, random_state=1)),
-    "odcl-logistic-spectral": logistic(ODCL(2, clustering="spectral", alpha=0.05, random_state=1)),
-    "odcl-logistic-gradient": logistic(ODCL(2, clustering="gradient", alpha=0.05, random_state=1)),
+    "odcl-sgd": linear(
+        ODCL(2, solver="sgd", n_steps=200, radius=10.0, aggregate="mean", random_state=1)
+    ),
+    "odcl-sgd-average": linear(
+        ODCL(
+            2,
+            solver="sgd",
+            n_steps=100,
+            batch_size=4,
+            iterate="average",
+            aggregate="mean",
+            random_state=1,
+        )
+    ),
+    "odcl-ridge": linear(ODCL(2, alpha=0.1, fit_intercept=False, aggregate="mean", random_state=1)),
+    "odcl-empty-site": on_federation(sites_of_two_kinds, ODCL(2, aggregate="mean", random_state=1)),
+    "odcl-logistic": logistic(ODCL(2, alpha=0.05, aggregate="mean", random_state=1)),
+    "odcl-logistic-chosen": logistic(ODCL(alpha=0.05, aggregate="mean", random_state=1)),
+    "odcl-logistic-convex": logistic(
+        ODCL(clustering="convex", alpha=0.05, aggregate="mean", random_state=1)
+    ),
+    "odcl-logistic-spectral": logistic(
+        ODCL(2, clustering="spectral", alpha=0.05, aggregate="mean", random_state=1)
+    ),
+    "odcl-logistic-gradient": logistic(
+        ODCL(2, clustering="gradient", alpha=0.05, aggregate="mean", random_state=1)
+    ),
     "odcl-logistic-precision": logistic(
         ODCL(2, aggregate="precision", alpha=0.05, refine_rounds=2, random_state=1)
     ),
-    "ifca-squared": linear(IFCA(2, init=START, random_state=1)),
-    "ifca-random": linear(IFCA(2, local_steps=3, random_state=1)),
-    "ifca-gradient": linear(IFCA(2, averaging="gradient", init=START, random_state=1)),
+    "odcl-default": linear(ODCL(random_state=1)),
+    "odcl-default-two": linear(ODCL(2, random_state=1)),
+    "odcl-auto-ridge": linear(ODCL(alpha="auto", random_state=1)),
+    "odcl-covariance": linear(ODCL(send="covariance", random_state=1)),
+    "odcl-logistic-default": logistic(ODCL(random_state=1)),
+    "ifca-scaled": linear(IFCA(2, init=START, random_state=1)),
+    "ifca-auto-ridge": linear(IFCA(2, alpha="auto", init=START, random_state=1)),
+    "local-erm-auto-ridge": linear(LocalERM(alpha="auto", random_state=1)),
+    "local-erm-logistic-auto-ridge": logistic(LocalERM(alpha="auto", random_state=1)),
+    "naive-averaging-precision": linear(NaiveAveraging(random_state=1)),
+    "ifca-squared": linear(IFCA(2, init=START, scale=False, random_state=1)),
+    "ifca-random": linear(IFCA(2, local_steps=3, scale=False, random_state=1)),
+    "ifca-gradient": linear(IFCA(2, averaging="gradient", init=START, scale=False, random_state=1)),
     "ifca-divide-by-all": linear(
-        IFCA(2, averaging="gradient", divide_by="all", step_size=0.2, init=START, random_state=1)
+        IFCA(
+            2,
+            averaging="gradient",
+            divide_by="all",
+            step_size=0.2,
+            init=START,
+            scale=False,
+            random_state=1,
+        )
     ),
     "ifca-batches": linear(
         IFCA(
             2, init=START, batch_size=8, fraction=0.6, max_rounds=15, step_size=0.05, tol=0
-        ).set_params(random_state=1)
+        ).set_params(scale=False, random_state=1)
     ),
-    "ifca-logistic": logistic(IFCA(2, init=START, alpha=0.05, random_state=1)),
+    "ifca-logistic": logistic(IFCA(2, init=START, alpha=0.05, scale=False, random_state=1)),
     "ifca-logistic-gradient": logistic(
-        IFCA(2, init=START[:, :3], averaging="gradient", alpha=0.05, max_rounds=60, random_state=1)
+        IFCA(
+            2,
+            init=START[:, :3],
+            averaging="gradient",
+            alpha=0.05,
+            max_rounds=60,
+            scale=False,
+            random_state=1,
+        )
     ),
-    "local-erm": linear(LocalERM(random_state=1)),
-    "local-erm-logistic": logistic(LocalERM(alpha=0.05, random_state=1)),
-    "naive-averaging": linear(NaiveAveraging(random_state=1)),
-    "naive-averaging-logistic": logistic(NaiveAveraging(alpha=0.05, random_state=1)),
+    "local-erm": linear(LocalERM(aggregate="mean", random_state=1)),
+    "local-erm-logistic": logistic(LocalERM(alpha=0.05, aggregate="mean", random_state=1)),
+    "naive-averaging": linear(NaiveAveraging(aggregate="mean", random_state=1)),
+    "naive-averaging-logistic": logistic(
+        NaiveAveraging(alpha=0.05, aggregate="mean", random_state=1)
+    ),
     "oracle-averaging": linear(OracleAveraging(TRUE_KIND, random_state=1)),
     "oracle-averaging-by-name": linear(
         OracleAveraging(LABELS_BY_NAME, fit_intercept=False, alpha=0.1, random_state=1)
@@ -376,46 +434,64 @@ MIXTURES = {
 }
 
 CURVES = {
-    "fgpr-exact": smooth(FGPR(random_state=1)),
-    "fgpr-posterior": smooth(FGPR(personalise="posterior", random_state=1)),
-    "fgpr-map": smooth(FGPR(personalise="map", random_state=1)),
-    "fgpr-rough": rough(FGPR(random_state=1)),
-    "fgpr-two-priors": rough(FGPR(n_priors=2, personalise="posterior", random_state=1)),
+    "fgpr-exact": smooth(FGPR(common=False, random_state=1)),
+    "fgpr-posterior": smooth(FGPR(common=False, personalise="posterior", random_state=1)),
+    "fgpr-map": smooth(FGPR(common=False, personalise="map", random_state=1)),
+    "fgpr-rough": rough(FGPR(common=False, random_state=1)),
+    "fgpr-two-priors": rough(
+        FGPR(common=False, n_priors=2, personalise="posterior", random_state=1)
+    ),
     "fgpr-chosen-priors": rough(
-        FGPR(n_priors=None, max_priors=2, personalise="posterior", random_state=1)
+        FGPR(common=False, n_priors=None, max_priors=2, personalise="posterior", random_state=1)
     ),
-    "fgpr-kernel": smooth(FGPR(KERNEL, mean="linear", normalize_y="mean", random_state=1)),
+    "fgpr-kernel": smooth(
+        FGPR(KERNEL, common=False, mean="linear", normalize_y="mean", random_state=1)
+    ),
     "fgpr-start": smooth(
-        FGPR(KERNEL, init=np.array([0.2, 0.1, -3.0]), mean="zero", normalize_y=False).set_params(
-            random_state=1
-        )
+        FGPR(
+            KERNEL, common=False, init=np.array([0.2, 0.1, -3.0]), mean="zero", normalize_y=False
+        ).set_params(random_state=1)
     ),
-    "fgpr-sgd": smooth(FGPR(optimizer="sgd", max_rounds=20, random_state=1)),
+    "fgpr-sgd": smooth(FGPR(common=False, optimizer="sgd", max_rounds=20, random_state=1)),
     "fgpr-sgd-theory": smooth(
         FGPR(
-            optimizer="sgd", gradient_scaling="theory", schedule="inverse-sqrt", fraction=0.6
+            common=False,
+            optimizer="sgd",
+            gradient_scaling="theory",
+            schedule="inverse-sqrt",
+            fraction=0.6,
         ).set_params(batch_size=10, max_rounds=15, personalise="posterior", random_state=1)
     ),
     "fgpr-sgd-constant": smooth(
-        FGPR(optimizer="sgd", schedule="constant", learning_rate=0.1, local_steps=2).set_params(
-            max_rounds=15, personalise="map", random_state=1
-        )
+        FGPR(
+            common=False, optimizer="sgd", schedule="constant", learning_rate=0.1, local_steps=2
+        ).set_params(max_rounds=15, personalise="map", random_state=1)
     ),
     "fgpr-adam": smooth(
-        FGPR(optimizer="adam-restarted", learning_rate=0.05, max_rounds=10, random_state=1)
+        FGPR(
+            common=False,
+            optimizer="adam-restarted",
+            learning_rate=0.05,
+            max_rounds=10,
+            random_state=1,
+        )
     ),
-    "fgpr-trimmed": smooth(FGPR(robust="trimmed", personalise="posterior", random_state=1)),
+    "fgpr-trimmed": smooth(
+        FGPR(common=False, robust="trimmed", personalise="posterior", random_state=1)
+    ),
     "fgpr-median": smooth(
-        FGPR(robust="median", personalise="posterior", max_rounds=40, random_state=1)
+        FGPR(common=False, robust="median", personalise="posterior", max_rounds=40, random_state=1)
     ),
     "fgpr-fraction": smooth(
-        FGPR(fraction=0.6, personalise="posterior", max_rounds=30, random_state=1)
+        FGPR(common=False, fraction=0.6, personalise="posterior", max_rounds=30, random_state=1)
     ),
-    "fgpr-pieces": smooth(FGPR(max_points=12, personalise="posterior", random_state=1)),
-    "fgpr-subset": smooth(FGPR(max_points=12, large_sites="subset", random_state=1)),
-    "fgpr-empty-site": on_federation(curves, FGPR(random_state=1)),
-    "local-gp": smooth(LocalGP(random_state=1)),
-    "local-gp-kernel": smooth(LocalGP(KERNEL, mean="zero", random_state=1)),
+    "fgpr-pieces": smooth(
+        FGPR(common=False, max_points=12, personalise="posterior", random_state=1)
+    ),
+    "fgpr-subset": smooth(FGPR(common=False, max_points=12, large_sites="subset", random_state=1)),
+    "fgpr-empty-site": on_federation(curves, FGPR(common=False, random_state=1)),
+    "local-gp": smooth(LocalGP(hyperprior=False, random_state=1)),
+    "local-gp-kernel": smooth(LocalGP(KERNEL, mean="zero", hyperprior=False, random_state=1)),
     "pooled-gp": smooth(PooledGP(random_state=1)),
     "pooled-gp-kernel": smooth(PooledGP(KERNEL, normalize_y="mean", random_state=1)),
     "cokriging": on(levels, CoKriging(random_state=1)),

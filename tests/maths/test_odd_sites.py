@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from fedkin.inference import odd_by_likelihood
+from fedkin.inference import odd_by_likelihood, odd_by_misfit
+from fedkin.models.kinds_prediction import Misfit
 
 
 def loglik_of(residuals, sigma):
@@ -33,3 +34,39 @@ def test_with_many_rows_a_small_misfit_is_no_oddness():
     residuals[3] *= 1.2
     odd = odd_by_likelihood(loglik_of(residuals, 1.0), np.full(20, 5000.0), 1.0)
     assert not odd.any()
+
+
+def misfit_of(departure, residual, rows=12.0, directions=3.0):
+    m = len(departure)
+    return Misfit(departure, np.full(m, directions), residual, np.full(m, rows))
+
+
+@pytest.mark.parametrize("own_noise", [False, True])
+def test_departures_and_noises_that_the_law_gives_are_hardly_ever_odd(own_noise):
+    """One draw in a hundred may have an odd departure, and one an odd noise: 1.2 of 60."""
+    wrong = 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        noise = np.exp(rng.uniform(-4, 4, 300)) if own_noise else np.ones(300)
+        misfit = misfit_of(rng.chisquare(3, 300), noise * rng.chisquare(12, 300))
+        wrong += odd_by_misfit(misfit, own_noise).any()
+    assert wrong <= 5
+
+
+def test_departures_are_judged_beside_the_median_which_odd_sites_do_not_widen():
+    rng = np.random.default_rng(0)
+    # Two sites have widened the fitted spread a hundredfold: the others are near zero.
+    departure = rng.chisquare(3, 60) / 100.0
+    departure[[4, 30]] = 9.0
+    assert list(np.flatnonzero(odd_by_misfit(misfit_of(departure, rng.chisquare(12, 60))))) == [
+        4,
+        30,
+    ]
+
+
+def test_noises_are_judged_beside_the_middle_half():
+    rng = np.random.default_rng(0)
+    residual = rng.chisquare(12, 60)
+    residual[[5, 6]] *= 50.0
+    found = odd_by_misfit(misfit_of(np.zeros(60), residual), own_noise=True)
+    assert list(np.flatnonzero(found)) == [5, 6]

@@ -16,6 +16,7 @@ PROMISING = (
     "fgpr-two-priors",
     "fgpr-poisoned-site",
     "fgpr-other-splits",
+    "fgpr-real-curves",
 )
 
 
@@ -95,3 +96,9 @@ def test_a_split_where_the_polynomial_flies_off_is_named_and_the_median_shown():
 
 def test_the_mean_noise_of_forty_engines_varies_less_the_more_of_all_they_are():
     assert floor_varies(Results([{"seed": 0, "sd10": 1.0}])) == pytest.approx(np.sqrt(60 / 99 / 40))
+
+
+def test_a_function_of_its_own_kind_goes_its_way(toy):
+    """BRANIN: a common curve is no help to the highest fidelity, which says so."""
+    found = toy("fgpr-functions-as-sites")
+    assert found.estimate("rmse", method="FGPR, default").mean < 0.03

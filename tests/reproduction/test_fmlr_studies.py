@@ -12,7 +12,17 @@ from reproduction.study import Results
 FIGURES = tuple(PLANS)
 
 
-@pytest.mark.parametrize("name", ["fmlr-figure-1", "fmlr-from-scratch", "fmlr-spoilt-sites"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fmlr-figure-1",
+        "fmlr-from-scratch",
+        "fmlr-spoilt-sites",
+        "fmlr-kinds-and-degrees",
+        "fmlr-noise-of-sites",
+        "fmlr-real-sites",
+    ],
+)
 def test_promises_hold_at_toy_size(kept_promises, name):
     # A slope over two numbers of sites says nothing.
     assert kept_promises(name, but="slope" if name == "fmlr-figure-1" else None)

@@ -12,6 +12,8 @@ PROMISING = (
     "odcl-table-2",
     "odcl-few-rows",
     "odcl-spoilt-sites",
+    "odcl-real-sites",
+    "odcl-tiny-site",
     "convex-clustering",
     "number-of-clusters",
 )

@@ -20,6 +20,7 @@ AGREE = {
     "odcl": 1e-10,
     "convex_clustering": 1e-3,  # peers stop at a gap of 1e-7
     "gaussian_process": 1e-9,
+    "matern_curves": 1e-9,
 }
 
 

@@ -59,13 +59,12 @@ def replies_of(groups, folder, *options):
     return files
 
 
-@pytest.mark.parametrize("send", ["covariance", "statistics"])
+@pytest.mark.parametrize("send", [None, "covariance", "statistics"])
 def test_two_commands_do_what_one_process_does(tmp_path, send):
-    files = replies_of(GROUPS, tmp_path, "--send", send)
+    files = replies_of(GROUPS, tmp_path, *(() if send is None else ("--send", send)))
     done = run("odcl", "combine", *files, "-o", tmp_path / "models")
     assert done.exit_code == 0, done.output
-    aggregate = "statistics" if send == "statistics" else "mean"
-    fitted = ODCL(aggregate=aggregate, random_state=0).fit(GROUPS.federation)
+    fitted = ODCL(send=send, random_state=0).fit(GROUPS.federation)
     assert fitted.n_clusters_ == 2 and "12 sites, 2 clusters" in done.output
     for k, name in enumerate(GROUPS.federation.names):
         found = json.loads((tmp_path / "models" / f"site-{name}.model.json").read_text())
@@ -83,7 +82,7 @@ def test_a_reply_file_says_what_leaves_and_holds_no_row(tmp_path):
     assert "all that leaves site 'site-1' is" in done.output
     assert "model: 5 numbers, coefficients of the site's own fit" in done.output
     written = read_reply(path.with_suffix(".reply.npz"))
-    assert set(written.arrays) == {"model", "rows", "covariance"}
+    assert set(written.arrays) == {"model", "rows", "statistics"}
     rows = np.loadtxt(path, delimiter=",", skiprows=1)
     assert not any(np.isin(array, rows).any() for array in written.arrays.values())
     (line,) = Ledger(tmp_path / "ledger").lines()
@@ -156,7 +155,7 @@ def test_one_file_that_holds_less_bounds_what_is_used_of_all(tmp_path):
     done = run("odcl", "combine", *files, "-o", tmp_path / "models")
     assert done.exit_code == 0, done.output
     assert "no more than --send model was used" in done.stderr
-    assert "'site-2' hold less than --send covariance; let these sites write again" in done.stderr
+    assert "'site-2' hold less than --send statistics; let these sites write again" in done.stderr
     groups, heard = groups_of(tmp_path / "models")
     assert GROUPS.recovers(groups) and all(heard)
     done = run("odcl", "combine", *files, "-o", tmp_path / "models", "--aggregate", "precision")
@@ -167,7 +166,7 @@ def test_one_file_that_holds_less_bounds_what_is_used_of_all(tmp_path):
 
 
 def test_a_reply_file_of_another_kind_is_not_used_and_needs_attention(tmp_path):
-    files = replies_of(GROUPS, tmp_path)
+    files = replies_of(GROUPS, tmp_path, "--send", "covariance")
     path = tmp_path / "site-2.csv"
     run("odcl", "local", path, "--target", "target", "-o", files[1], "--send", "statistics")
     done = run("odcl", "combine", *files, "-o", tmp_path / "models")
@@ -182,7 +181,7 @@ def test_files_no_rows_can_give_need_attention(tmp_path):
     files = replies_of(GROUPS, tmp_path)
     with np.load(files[5], allow_pickle=False) as stored:
         arrays = dict(stored)
-    arrays["covariance"] = -arrays["covariance"]
+    arrays["statistics"] = -arrays["statistics"]
     np.savez(files[5], **arrays)
     done = run("odcl", "combine", *files, "-o", tmp_path / "models")
     assert done.exit_code == 1 and "warning: left out" in done.stderr and "'site-6'" in done.stderr
@@ -222,7 +221,8 @@ def test_files_that_do_not_fit_together_are_named(tmp_path):
     with pytest.raises(ValueError, match="fit\\(\\) takes no data"):
         ODCL(1, engine=ReplyFiles.read([tmp_path / "a.npz"])).fit(data)
     with pytest.raises(ProtocolError, match="refine_rounds=0"):
-        ODCL(1, refine_rounds=1, engine=ReplyFiles.read([tmp_path / "a.npz"])).fit()
+        files = ReplyFiles.read([tmp_path / "a.npz"])
+        ODCL(1, send="model", refine_rounds=1, engine=files).fit()
     with pytest.raises(ValueError, match="comes from one site"):
         write(data, "c.npz")
     (tmp_path / "no.npz").write_bytes(b"not a reply file")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedkin import IFCA, ODCL, ClusterOracle, LocalERM
+from fedkin import IFCA, ODCL, ClusterOracle, Federation, LocalERM
 from fedkin.datasets import make_sparse_regressions, spoil_sites
 from fedkin.datasets.odcl import APPENDIX_D2
 
@@ -41,10 +41,21 @@ def test_the_map_shows_every_site_once_and_names_those_set_aside(pyplot, tmp_pat
 def test_the_curve_marks_the_chosen_number(pyplot):
     fitted = ODCL(robust=True, fit_intercept=False, random_state=0).fit(GROUPS.federation)
     axes = fitted.plot("choice")
-    curve, _, chosen = axes.lines
+    curve, chosen = axes.lines
     np.testing.assert_array_equal(curve.get_ydata(), fitted.choice_["curve"])
-    assert set(chosen.get_xdata()) == {4}
-    assert "explained by sampling error " in texts(axes)
+    assert set(chosen.get_xdata()) == {4} and axes.get_ylabel() == "BIC"
+
+
+def test_where_every_site_stays_alone_expected_errors_are_drawn(pyplot):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(12, 20, 1))
+    level = 10.0 * np.arange(12)[:, None]
+    y = level + X[..., 0] + 0.1 * rng.normal(size=(12, 20))
+    fitted = ODCL(random_state=0).fit(Federation.from_clients(list(zip(X, y))))
+    axes = fitted.plot("choice")
+    curve, _, chosen = axes.lines
+    np.testing.assert_array_equal(curve.get_ydata(), fitted.choice_["expected error"])
+    assert set(chosen.get_xdata()) == {12} and "the noise alone " in texts(axes)
 
 
 def test_the_path_is_a_dendrogram_in_the_clusters_colours(pyplot):

@@ -25,6 +25,8 @@ class ClusteredResult(Result):
 
     `models` (m, d) are those that sites use, NaN for a site that was not heard; `local_models`
     their own. `choice_*` is how the number of clusters was chosen, `path_*` the convex path.
+    `joined` (m,) are sites without a model of their own, which joined where their rows are
+    likeliest; `population_model` (d,) is what an unknown site gets, None for the clusters' mean.
     """
 
     cluster_models: Floats
@@ -37,6 +39,8 @@ class ClusteredResult(Result):
     aside: Bools | None = None
     implausible: Bools | None = None
     local_models: Floats | None = None
+    joined: Bools | None = None
+    population_model: Floats | None = None
     choice_candidates: Indices | None = None
     choice_curve: Floats | None = None
     choice_method: Array | None = None
@@ -62,6 +66,8 @@ class ClusteredResult(Result):
     @cached_property
     def population(self) -> Floats:
         """The mean model over all sites that have a cluster, (d,)."""
+        if self.population_model is not None:
+            return self.population_model
         if not self.counts.any():
             return self.cluster_models[0]
         return np.average(self.cluster_models, axis=0, weights=self.counts)
@@ -121,11 +127,17 @@ class ClusteredResult(Result):
         return {**rows, "set aside": self.flagged(self.aside)}
 
     def remarks(self, about: About) -> list[str]:
-        """Coefficients that are not shown, and sites that were set aside."""
+        """Coefficients that are not shown; sites that joined, and such as were set aside."""
         remarks = []
         if len(about.features) > SHOWN_FEATURES:
             n_more = len(about.features) - SHOWN_FEATURES
             remarks.append(f"{n_more} more coefficients: cluster_coef_")
+        joined = about.sites[self.flagged(self.joined)]
+        if len(joined):
+            remarks.append(
+                "Too few rows for a model of their own, joined where these are likeliest: "
+                f"{listed(joined)}."
+            )
         odd = about.sites[self.flagged(self.aside)]
         if len(odd):
             remarks.append(

@@ -41,13 +41,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import ndtri
 
+from fedkin.algorithms import fgpr_common as common
+from fedkin.algorithms import fgpr_common_sites as common_sites
 from fedkin.algorithms import fgpr_sites as sites
 from fedkin.algorithms.aggregate import average, capped, weighted_median
+from fedkin.algorithms.fgpr_common import CommonFit, chosen, compare, extent_of, find_common
 from fedkin.algorithms.fgpr_mixture import Mixture, grow_mixture
 from fedkin.algorithms.fgpr_result import FgprResult
 from fedkin.algorithms.fgpr_settings import FgprSettings
 from fedkin.algorithms.minimise import Seen, minimise_damped
 from fedkin.arrays import Floats
+from fedkin.models.gp_priors import Priors, weak_priors
 from fedkin.models.gp_rows import centres_only
 from fedkin.models.kernels import Form, default_spec, form_of
 from fedkin.models.least_squares import MOST_ROWS
@@ -66,6 +70,9 @@ ROWS = Field((), "number of rows the site learns from", bound=MOST_ROWS)
 FEATURES = Field((), "number of features")
 MOMENTS = Field((2,), "mean and standard deviation of the target; coarse below 5 rows, 0 of one")
 SPREAD = Field(("d",), "standard deviation of every feature; coarse below 5 rows, 0 of one")
+CENTRE = Field(("d",), "mean of every feature, to an eighth of its spread; 0 of one row")
+LOW = Field(("d",), "lower edge of a box around the features, to a quarter of their spread")
+HIGH = Field(("d",), "its upper edge")
 VALUE = Field(("priors",), "negative log likelihood of the site's rows under each prior")
 GRADIENT = Field(("priors", "p"), "its gradient by the log hyper-parameters")
 LOCAL = Field(("p",), "log hyper-parameters after the site's own steps")
@@ -79,6 +86,8 @@ WEIGHTS = Field(("priors",), "shares of the priors")
 RATES = Field(("steps",), "step sizes")
 LIMIT = Field(("p",), "bound of the log hyper-parameters")
 
+
+EXTENT_FIELDS = ("centre", "low", "high")
 
 # ------------------------------------------------------------------ server program
 
@@ -104,8 +113,10 @@ class Population(NamedTuple):
 
 def program(roster: Roster, settings: FgprSettings) -> Program:
     """Describe, find the prior or priors, let every site settle."""
-    replies = yield Ask("describe", note="sizes and spreads")
+    wanted = EXTENT_FIELDS if settings.looks_for_common else ()
+    replies = yield Ask("describe", fields=wanted, note="sizes and spreads")
     population = _population(replies, len(roster), settings)
+    extent = extent_of(replies) if settings.looks_for_common else None
     start = _start(population.form, settings)
     if settings.optimizer == "none" or not start.size:
         mixture = Mixture.of(start[0])
@@ -114,10 +125,25 @@ def program(roster: Roster, settings: FgprSettings) -> Program:
     elif not settings.searched:
         mixture = yield from _by_damped_steps(population.form, start[0], settings)
     else:
-        mixture = yield from grow_mixture(start, population.form, settings)
-    common = {"theta": mixture.theta, "weights": mixture.weights, **_limits(population.form)}
-    settled = yield Ask("settle", common, note="sites settle")
-    return _result(mixture, population, settled, len(roster))
+        priors = _priors(population) if settings.weak_priors else None
+        mixture = yield from grow_mixture(start, population.form, settings, priors)
+    told = {"theta": mixture.theta, "weights": mixture.weights, **_limits(population.form)}
+    settled = yield Ask("settle", told, note="sites settle")
+    result = _result(mixture, population, settled, len(roster))
+    if extent is None:
+        return result
+    fit: CommonFit = yield from find_common(extent, len(roster), settings)
+    replies = yield compare(fit.shared, mixture.theta, np.array(population.target))
+    left_out = over_roster(replies["left_out"], replies.clients, len(roster), missing=0.0)
+    way = over_roster(replies["way"], replies.clients, len(roster), missing=0.0)
+    use = chosen(left_out, way, settings)
+    return result.with_common(fit, left_out, use)
+
+
+def _priors(population: Population) -> Priors:
+    """Weakly informative ones, in units of all sites."""
+    spread = float(np.sqrt(population.target.variance))
+    return weak_priors(population.form.names, spread, population.spread)
 
 
 def _population(replies: Replies, n_clients: int, settings: FgprSettings) -> Population:
@@ -203,8 +229,8 @@ def _by_local_steps(form: Form, start: Floats, settings: FgprSettings) -> Server
     theta, robust = np.clip(start, form.lower, form.upper), settings.robust
     path, values, moved = [theta], [], np.inf
     for rates in step_sizes(settings):
-        common = {"theta": theta, "rates": rates, **_limits(form)}
-        replies = yield Ask("local_steps", common, fraction=settings.fraction, note="prior")
+        told = {"theta": theta, "rates": rates, **_limits(form)}
+        replies = yield Ask("local_steps", told, fraction=settings.fraction, note="prior")
         if replies["rows"].sum() > 0:
             new = average(replies["theta"], replies["rows"], robust)
             moved = float(np.abs(new - theta).max(initial=0.0))
@@ -240,7 +266,7 @@ def _result(mixture: Mixture, population: Population, settled: Replies, m: int) 
         curve=mixture.curve,
         spread=population.spread,
         target=np.array(population.target),
-        loglik=settled["loglik"].sum(),
+        loglik=np.array(settled["loglik"].sum() if settled["rows"].any() else np.nan),
         site_loglik=over_roster(settled["loglik"], settled.clients, m),
         site_own=over_roster(settled["own"], settled.clients, m, missing=0.0),
         site_rows=over_roster(settled["rows"], settled.clients, m, missing=population.rows),
@@ -248,6 +274,19 @@ def _result(mixture: Mixture, population: Population, settled: Replies, m: int) 
 
 
 _LIMITS: dict[str, Field] = {"lower": LIMIT, "upper": LIMIT}
+_SUMS: dict[str, Field] = {
+    "gram": common.GRAM,
+    "log_det": common.LOG_DET,
+    "missed": common.MISSED,
+    "rows": ROWS,
+}
+_AT: dict[str, Field] = {
+    "theta": common.PARAMETERS,
+    "kinds": common.KINDS,
+    "places": common.PLACES,
+    "frame": common.FRAME,
+    "units": common.UNITS,
+}
 
 FGPR = Algorithm(
     name="fgpr",
@@ -259,6 +298,7 @@ FGPR = Algorithm(
         "describe": Step(
             sites.describe,
             {"rows": ROWS, "features": FEATURES, "moments": MOMENTS, "spread": SPREAD},
+            optional={"centre": CENTRE, "low": LOW, "high": HIGH},
         ),
         "likelihood": Step(
             sites.likelihood,
@@ -274,6 +314,24 @@ FGPR = Algorithm(
             sites.settle,
             {"loglik": LOGLIK, "own": OWN, "rows": ROWS},
             {"theta": THETA, "weights": WEIGHTS, **_LIMITS},
+        ),
+        "slopes": Step(common_sites.slopes, _SUMS, _AT),
+        "totals": Step(common_sites.totals, _SUMS, _AT),
+        "compare": Step(
+            common_sites.compare,
+            {"left_out": common.LEFT_OUT, "way": common.WAY, "rows": ROWS},
+            {
+                "places": common.PLACES,
+                "frame": common.FRAME,
+                "units": common.UNITS,
+                "kinds": common.CLOUD_KINDS,
+                "theta": common.CLOUD,
+                "weights": common.CLOUD_WEIGHTS,
+                "mean": common.MEAN,
+                "covariance": common.COVARIANCE,
+                "prior": common.PRIOR,
+                "target": common.TARGET,
+            },
         ),
     },
 )

@@ -18,6 +18,7 @@ from fedkin.algorithms.fgpr_settings import FgprSettings
 from fedkin.algorithms.minimise import Minimum, Seen, minimise_by_replay
 from fedkin.arrays import Floats
 from fedkin.models.gaussian_process import prior_responsibilities
+from fedkin.models.gp_priors import Priors, penalty
 from fedkin.models.kernels import Form
 from fedkin.protocol import Ask, Replies
 from fedkin.ties import RELATIVE, first_best, first_least, tied_order
@@ -54,15 +55,17 @@ class Mixture(NamedTuple):
         return cls(end.point[None], np.ones(1), end.converged, end.path, end.values)
 
 
-def grow_mixture(start: Floats, form: Form, settings: FgprSettings) -> Server:
+def grow_mixture(
+    start: Floats, form: Form, settings: FgprSettings, priors: Priors | None = None
+) -> Server:
     """Fit one prior more and more beyond those of `start` (k, p); the wanted number, or the one
-    with the least BIC."""
+    with the least BIC. Log-parameters may have weak priors themselves."""
     wanted, most = settings.n_priors, settings.most_priors
     fits: list[Mixture] = []
     curve: list[tuple[float, float, float]] = []
     theta = start
     for n_priors in range(len(start), most + 1):
-        problem = _Problem(n_priors, form, settings)
+        problem = _Problem(n_priors, form, settings, priors)
         mixture = yield from problem.search(theta)
         fits.append(mixture)
         curve.append(problem.bic(mixture))
@@ -80,8 +83,10 @@ def grow_mixture(start: Floats, form: Form, settings: FgprSettings) -> Server:
 class _Problem:
     """Priors and logits of their shares as one vector, one evaluation per Ask."""
 
-    def __init__(self, n_priors: int, form: Form, settings: FgprSettings) -> None:
-        self.n_priors, self.settings = n_priors, settings
+    def __init__(
+        self, n_priors: int, form: Form, settings: FgprSettings, priors: Priors | None = None
+    ) -> None:
+        self.n_priors, self.settings, self.priors = n_priors, settings, priors
         self.n_theta = len(form.start)
         extra = np.full(n_priors - 1, LOGIT_BOUND)
         self.lower = np.concatenate([np.tile(form.lower, n_priors), -extra])
@@ -115,8 +120,12 @@ class _Problem:
         loglik, share = prior_responsibilities(replies["value"][taught], logs)
         by_theta = np.einsum("kj,kjp->jp", share, replies["gradient"][taught])
         by_logit = len(share) * weights - share.sum(axis=0)
+        value = -float(loglik.sum())
+        if self.priors is not None:
+            more, slope = penalty(self.priors, theta)
+            value, by_theta = value + float(more.sum()), by_theta + slope
         gradient = np.concatenate([by_theta.ravel(), by_logit[1:]]) / self.n_rows
-        return Seen(-float(loglik.sum()) / self.n_rows, gradient, replies.clients.tobytes())
+        return Seen(value / self.n_rows, gradient, replies.clients.tobytes())
 
     def bic(self, mixture: Mixture) -> tuple[float, float, float]:
         """Number of priors, log likelihood, BIC."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
+from fedkin.algorithms.fgpr_common import CommonFit
 from fedkin.algorithms.fgpr_settings import FgprSettings
 from fedkin.arrays import Array, Bools, Floats, Indices
+from fedkin.models.common_form import parameters
+from fedkin.models.common_site import Shared, Units
+from fedkin.models.common_site import form_of as common_form
 from fedkin.models.kernels import Form, default_spec, form_of
 from fedkin.protocol import Memory, Result
 from fedkin.protocol.runs import About
@@ -17,6 +21,12 @@ from fedkin.ties import RELATIVE, first_best
 
 # The standard deviation of fewer rows is off by a quarter and more.
 FEW_FOR_A_SCALE = 10
+# Bound lost per row from which on the summary says so.
+MUCH_MISSED = 1e-2
+NOTHING_LEARNT = (
+    "Nothing was learnt: no site has two rows whose targets differ, so hyper-parameters are where "
+    "the search began (or where weak priors put them) and predictions are not to be relied on."
+)
 SENT = {
     "exact": "In every round each site sent value and gradient of its log likelihood.",
     "sgd": "In every round each site sent the hyper-parameters its own steps led to.",
@@ -34,6 +44,14 @@ class FgprResult(Result):
     and `target` its location, scale, variance of locations between sites, and variance of the
     standardised target. `site_theta`, `responsibilities` and `jitter` stay at the sites and are
     there when these are in this process.
+
+    With a common curve: `common_theta` (S, p) with `common_weights` (S,) are its parameters in the
+    frame of all sites (`common_frame` (2, d), `common_units` (2,)), `common_mean` (S, F) and
+    `common_covariance` (S, F, F) the weights of its features at `common_places` (M, d);
+    `common_bound` is the bound of the log likelihood at its mode and `common_missed` what the
+    points lose of it per row. `left_out` (m, 2, 2) is the log density of each site's rows, each
+    left out and all left out, without and with it; `site_common` (m + 1,) says who uses it, last
+    those not seen, and `common_heard` (m,) whose rows are behind it.
     """
 
     theta: Floats
@@ -51,6 +69,64 @@ class FgprResult(Result):
     site_theta: Floats | None = None
     responsibilities: Floats | None = None
     jitter: Floats | None = None
+    common_theta: Floats | None = None
+    common_weights: Floats | None = None
+    common_frame: Floats | None = None
+    common_units: Floats | None = None
+    common_places: Floats | None = None
+    common_kinds: Floats | None = None
+    common_mean: Floats | None = None
+    common_covariance: Floats | None = None
+    common_bound: Array | None = None
+    common_missed: Array | None = None
+    common_tried: Floats | None = None
+    left_out: Floats | None = None
+    site_common: Bools | None = None
+    common_heard: Bools | None = None
+
+    def with_common(self, fit: CommonFit, left_out: Floats, use: Bools) -> Self:
+        """With a common curve and who uses it."""
+        shared = fit.shared
+        return replace(
+            self,
+            converged=np.array(bool(self.converged) and fit.converged),
+            common_theta=shared.theta,
+            common_weights=shared.weights,
+            common_frame=shared.units.frame,
+            common_units=shared.units.target,
+            common_places=shared.places,
+            common_kinds=shared.kinds,
+            common_mean=shared.mean,
+            common_covariance=shared.covariance,
+            common_bound=np.array(fit.bound),
+            common_missed=np.array(fit.missed),
+            common_tried=fit.tried,
+            left_out=left_out,
+            site_common=use,
+            common_heard=fit.heard,
+        )
+
+    @property
+    def shared(self) -> Shared | None:
+        """The common curve, if one was looked for."""
+        if self.common_theta is None:
+            return None
+        return Shared(
+            Units(self["common_frame"], self["common_units"]),
+            self["common_places"],
+            self["common_kinds"],
+            self["common_theta"],
+            self["common_weights"],
+            self["common_mean"],
+            self["common_covariance"],
+        )
+
+    @property
+    def uses_common(self) -> Bools:
+        """Whether each site, and last those not seen, predicts with the common curve, (m + 1,)."""
+        if self.site_common is None:
+            return np.zeros(len(self.site_own) + 1, dtype=bool)
+        return self.site_common.astype(bool)
 
     def with_memories(self, memories: Memory) -> Self:
         """With what sites keep to themselves, where it can be seen; unheard ones as all others."""
@@ -72,10 +148,36 @@ class FgprResult(Result):
 
     # ------------------------------------------------------------ what follows
 
+    def common_parameters(self) -> dict[str, Any] | None:
+        """Most probable variances and lengths of common curve and departures, in data's units."""
+        shared = self.shared
+        if shared is None:
+            return None
+        likeliest = int(first_best(shared.weights, floor=RELATIVE))
+        form = common_form(shared.kinds[likeliest], len(shared.units.frame[1]))
+        part = parameters(form, shared.theta[likeliest])
+        scale = float(shared.units.target[1]) ** 2
+        spread = shared.units.frame[1]
+        return {
+            "common variance": scale * part.common,
+            "common lengths": spread * part.common_lengths,
+            "level variance": scale * part.level,
+            "slope variance": scale * part.slope,
+            "own variance": scale * part.own,
+            "own lengths": spread * part.own_lengths,
+            "noise variance": scale * part.noise,
+            "own smoothness": float(form.own),
+        }
+
     def form(self, settings: FgprSettings) -> Form:
         """The kernel's form: that of the settings, or the default for these sites."""
         spec = settings.kernel or default_spec(self.spread, float(self.target[3]))
         return form_of(spec, len(self.spread))
+
+    @property
+    def learnt(self) -> bool:
+        """Whether any rows taught anything."""
+        return bool(np.isfinite(self.loglik))
 
     @property
     def own(self) -> Bools:
@@ -98,15 +200,40 @@ class FgprResult(Result):
     def title(self, about: About) -> str:
         """The fit in half a line."""
         sites, priors = len(about.sites), len(self.weights)
+        if not self.learnt:
+            return f"{sites} sites, nothing learnt"
+        if self.common_bound is not None and self.uses_common[-1]:
+            around = int(self.uses_common[:-1].sum())
+            bound = f"log likelihood at least {self.common_bound:.6g}"
+            return f"{sites} sites, {around} of them around a common curve, {bound}"
         return f"{sites} sites, {priors} priors, log likelihood {self.loglik:.6g}"
 
     def tables(self, about: About) -> dict[str, Table]:
         """Priors, sites, and the choice of their number."""
-        return {
+        tables = {
             "priors": self.priors(about.settings),
             "sites": Table(self._sites(about), "Sites"),
             "choice": self.choice(),
         }
+        if self.common_theta is not None:
+            tables["common"] = self._common_table(about)
+        return tables
+
+    def _common_table(self, about: About) -> Table:
+        """The parts of a site's curve around the common one."""
+        found = self.common_parameters()
+        assert found is not None
+        lengths = [found["common lengths"], found["own lengths"]]
+        nothing = np.full(len(about.features), np.nan)
+        rows: dict[str, Any] = {
+            "part": ["common curve", "own level", "own slope", "own curve", "noise"],
+            "variance": [
+                found[f"{part} variance"] for part in ("common", "level", "slope", "own", "noise")
+            ],
+        }
+        each = np.array([lengths[0], nothing, nothing, lengths[1], nothing])
+        rows |= {f"length, {name}": each[:, j] for j, name in enumerate(about.features)}
+        return Table(rows, "Common curve and departures from it")
 
     def priors(self, settings: FgprSettings) -> Table:
         """Hyper-parameters of every prior."""
@@ -122,6 +249,11 @@ class FgprResult(Result):
         rows["own"] = self.own
         with np.errstate(invalid="ignore", divide="ignore"):
             rows["log likelihood per row"] = self.site_loglik / self.site_rows
+        if self.left_out is not None:
+            rows["common"] = self.uses_common[:-1]
+            gain = self.left_out[:, 0, 1] - self.left_out[:, 0, 0]
+            with np.errstate(invalid="ignore", divide="ignore"):
+                rows["gain per row by it"] = gain / self.site_rows
         if self.jitter is not None:
             rows["jitter"] = self.jitter
         return rows
@@ -130,6 +262,12 @@ class FgprResult(Result):
         """What left the sites, and what did not."""
         optimizer = about.settings.optimizer
         account = [SENT[optimizer]]
+        if self.left_out is not None:
+            account.append(
+                "For the common curve each site sent sums over its rows, with slopes in every "
+                "round of the search: a site of few rows can be read from them. At the end it sent "
+                "the log density of its rows, left out, without and with the common curve."
+            )
         if self.own.any():
             still_open = ", averaged over what their rows leave open" * (optimizer != "none")
             account.append(
@@ -141,7 +279,14 @@ class FgprResult(Result):
     def remarks(self, about: About) -> list[str]:
         """Sites that are too large or too small, and those that needed jitter."""
         settings, rows = about.settings, self.site_rows
-        remarks = []
+        remarks = [] if self.learnt else [NOTHING_LEARNT]
+        if self.left_out is not None:
+            remarks.append(self._gain_in_words())
+        if self.common_missed is not None and self.common_missed > MUCH_MISSED:
+            remarks.append(
+                f"{len(self['common_places'])} points carry the common curve with a loss of "
+                f"{self.common_missed:.2g} in log likelihood per row; n_points= takes more."
+            )
         large = int((rows > settings.max_points).sum())
         if large:
             nearest = settings.large_sites == "neighbours"
@@ -151,7 +296,7 @@ class FgprResult(Result):
                 f"{'the nearest rows' if nearest else 'a random subset'}."
             )
         few = int(((rows > 0) & (rows < FEW_FOR_A_SCALE)).sum())
-        if few and settings.normalize_y is True:
+        if few and settings.normalize_y is True and not self.uses_common[-1]:
             remarks.append(
                 f"{few} sites have fewer than {FEW_FOR_A_SCALE} rows and are standardised by their "
                 "own spread, which they hardly know: their bands are too narrow. If sites are in "
@@ -160,6 +305,18 @@ class FgprResult(Result):
         if self.jitter is not None and self.jitter.any():
             remarks.append(f"Jitter was needed at {(self.jitter > 0).sum()} sites.")
         return remarks
+
+    def _gain_in_words(self) -> str:
+        """What the common curve gains at rows left out."""
+        assert self.left_out is not None
+        gain = self.left_out[:, 0, 1] - self.left_out[:, 0, 0]
+        rows = max(float(np.nansum(self.site_rows)), 1.0)
+        uses = "use" if self.uses_common[-1] else "do not use"
+        return (
+            f"Rows left out have a log density higher by {gain.sum() / rows:.3g} per row with the "
+            f"common curve; it helps {(gain > 0).sum()} of {len(gain)} sites. Sites not in the fit "
+            f"{uses} it."
+        )
 
 
 def numbered(names: tuple[str, ...]) -> list[str]:

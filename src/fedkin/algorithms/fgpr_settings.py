@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedkin.models.kernels import Spec, checked, to_spec
+from fedkin.models.kernels import Spec, checked, is_fast, to_spec
 from fedkin.settings import FRACTION, Number, Settings, Start, Whole, one_of, setting
 
 NORMALIZE_Y = one_of(True, "mean", False)
@@ -49,6 +49,27 @@ class FgprSettings(Settings):
     max_rounds: int = setting(100, Whole())
     tol: float = setting(1e-5, Number(above=0.0))
     fraction: float = setting(1.0, FRACTION)
+    common: Any = setting(False, one_of(True, False, "choose"), at_site=True)
+    n_points: int | None = setting(None, Whole(or_none=True))
+    hyperprior: Any = setting(None, one_of(None, True, False), at_site=True)
+
+    @property
+    def weak_priors(self) -> bool:
+        """Whether hyper-parameters have weakly informative priors: as told, else as the paper."""
+        told = self.common is not False if self.hyperprior is None else self.hyperprior
+        return bool(told) and self.searched_kernel
+
+    @property
+    def searched_kernel(self) -> bool:
+        """Whether the kernel is of the family whose parameters the priors know."""
+        return self.kernel is None or is_fast(self.kernel)
+
+    @property
+    def looks_for_common(self) -> bool:
+        """Whether a common curve is fitted: wanted, or to choose and nothing speaks against it."""
+        if self.common == "choose":
+            return self.searched and self.n_priors == 1 and self.kernel is None
+        return bool(self.common)
 
     @property
     def most_priors(self) -> int:
@@ -67,10 +88,19 @@ class FgprSettings(Settings):
                 "several priors need optimizer='exact', robust=False and fraction=1: sites are "
                 "told apart by their exact likelihoods"
             )
+        if self.common is True and (self.robust is not False or self.n_priors != 1):
+            raise ValueError("a common curve needs robust=False and n_priors=1")
+        if self.common is True and not self.searched_kernel:
+            raise ValueError(
+                "departures from a common curve have a kernel of a scale times an RBF or Matern "
+                "(1/2, 3/2, 5/2) plus noise; leave kernel=None, or common=False"
+            )
 
 
 class SharedPriorSettings(FgprSettings):
     """What users of FGPR choose among: a prior that is shared, and how."""
+
+    common: Any = setting("choose", one_of(True, False, "choose"), at_site=True)
 
     optimizer: str = setting("exact", one_of("exact", "sgd", "adam-restarted"), at_site=True)
     personalise: str = setting("choose", one_of("choose", "posterior", "map"), at_site=True)
@@ -80,3 +110,9 @@ class OneDataSetSettings(FgprSettings):
     """Of fits to one data set: searches are given more rounds."""
 
     max_rounds: int = setting(200, Whole())
+
+
+class LocalSettings(OneDataSetSettings):
+    """Of sites that fit by themselves: few rows must not fit their noise to nothing."""
+
+    hyperprior: Any = setting(True, one_of(True, False), at_site=True)

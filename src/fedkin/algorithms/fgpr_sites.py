@@ -16,6 +16,7 @@ from fedkin.models.gaussian_process import (
     evaluate_each,
     prior_responsibilities,
 )
+from fedkin.models.gp_priors import Priors, penalty, weak_priors
 from fedkin.models.gp_rows import (
     Packed,
     Prepared,
@@ -26,6 +27,7 @@ from fedkin.models.gp_rows import (
     prepare,
     standardised,
     target_moments,
+    thinned,
 )
 from fedkin.models.kernels import Form, default_spec, form_of
 from fedkin.randomness import Keys
@@ -33,6 +35,8 @@ from fedkin.ties import RELATIVE, first_best, first_least
 
 # A site with fewer rows tells location and spread of its rows only coarsely.
 LEAST_FOR_MOMENTS = 5
+# Places of features are told on a grid of this share of their spread.
+BOX_STEP = 0.25
 # The theory's constant beside log M in the gradient of the scale.
 THEORY_SHARE = 3.0
 # Longest local step in log-parameters: a stray mini-batch must not throw a site far away.
@@ -50,10 +54,12 @@ class Cache(NamedTuple):
 
     data: Prepared
     form: Form
+    few: Federation
+    """At most `max_points` rows of every client, which a common curve is learnt from."""
 
     def take(self, who: Indices) -> Cache:
         """Those of some clients."""
-        return Cache(self.data.take(who), self.form)
+        return Cache(self.data.take(who), self.form, self.few.take(who))
 
     def limited(self, common: Arrays) -> Cache:
         """With the server's bounds: those of the default kernel depend on all sites."""
@@ -64,12 +70,18 @@ class Cache(NamedTuple):
 def prepare_sites(clients: Federation, settings: FgprSettings) -> Cache:
     """Standardise and pack; read the kernel."""
     spec = settings.kernel or default_spec(np.ones(clients.n_features))
-    data = prepare(clients, settings.normalize_y, settings.mean, settings.max_points)
-    return Cache(data, form_of(spec, clients.n_features))
+    form = form_of(spec, clients.n_features)
+    # Mini-batches are drawn from packed rows.
+    walks = form if settings.optimizer in ("exact", "none") else None
+    data = prepare(clients, settings.normalize_y, settings.mean, settings.max_points, walks)
+    return Cache(data, form, thinned(clients, settings.max_points))
 
 
-def describe(clients, cache, settings, common, personal, memory, keys):
-    """Size, and location and spread of the rows: exact, of few rows coarse, of one row none."""
+def describe(clients, cache, settings, common, personal, memory, keys, fields=()):
+    """Size, and location and spread of the rows: exact, of few rows coarse, of one row none.
+
+    If asked for, also the centre of the features and a box around them, coarse.
+    """
     target, (_, spread) = target_moments(clients), input_frame(clients)
     few, one = (clients.sizes[:, None] < least for least in (LEAST_FOR_MOMENTS, 2))
     moments = np.where(few, np.stack(coarse(*target), axis=1), np.stack(target, axis=1))
@@ -80,7 +92,25 @@ def describe(clients, cache, settings, common, personal, memory, keys):
         "moments": np.where(unknown, 0.0, moments),
         "spread": np.where(one, 0.0, np.where(few, half_octaves(spread), spread)),
     }
+    if fields:
+        reply |= {name: np.where(one, 0.0, told) for name, told in _extent(clients).items()}
     return reply, memory
+
+
+def _extent(clients: Federation) -> Arrays:
+    """Centre of every client's features and a box around them, on a grid of half their spread."""
+    centre, spread = input_frame(clients)
+    step = BOX_STEP * half_octaves(spread)
+    low, high = (np.full_like(centre, fill) for fill in (np.inf, -np.inf))
+    np.minimum.at(low, clients.owner, clients.X)
+    np.maximum.at(high, clients.owner, clients.X)
+    empty = clients.sizes[:, None] == 0
+    low, high = np.where(empty, 0.0, low), np.where(empty, 0.0, high)
+    return {
+        "centre": step * np.round(centre / step),
+        "low": step * np.floor(low / step),
+        "high": step * np.ceil(high / step),
+    }
 
 
 def likelihood(clients, cache, settings, common, personal, memory, keys):
@@ -186,9 +216,25 @@ def _personal(
     if rows < (2 if how == "own" else 1) or not len(shared) or needed == np.inf:
         return None
     data = cache.data.take(np.array([k]))
-    theta = fit_personal(data, cache.form, shared, how)
+    priors = own_priors(cache, k, settings)
+    theta = fit_personal(data, cache.form, shared, how, priors)
     reached = -float(evaluate(data, cache.form, theta).value[0])
     return (theta, reached) if reached - loglik > needed else None
+
+
+def own_priors(cache: Cache, k: int, settings: FgprSettings) -> Priors | None:
+    """Weakly informative priors in units of the client's own rows, if there shall be any."""
+    if not settings.weak_priors:
+        return None
+    site = cache.few.take(np.array([k]))
+    return priors_of(site, cache.form, float(cache.data.scale[k]))
+
+
+def priors_of(site: Federation, form: Form, scale: float) -> Priors:
+    """For parameters of one client whose target is divided by `scale`."""
+    _, spread = target_moments(site)
+    _, features = input_frame(site)
+    return weak_priors(form.names, float(spread[0]) / scale or 1.0, features[0])
 
 
 def needed_gain(n_parameters: int, rows: float) -> float:
@@ -203,10 +249,13 @@ def needed_gain(n_parameters: int, rows: float) -> float:
     return 0.5 * n_parameters * float(np.log(rows)) + few
 
 
-def fit_personal(data: Prepared, form: Form, shared: Floats, how: str) -> Floats:
+def fit_personal(
+    data: Prepared, form: Form, shared: Floats, how: str, priors: Priors | None = None
+) -> Floats:
     """The best of a client's fits from the shared and another start, pulled to the shared."""
     starts = [shared] if how == "map" else [shared, _other_start(form, shared)]
-    fits = [_fit_alone(data, form, start, shared, PERSONAL_SPREAD[how]) for start in starts]
+    spread = PERSONAL_SPREAD[how]
+    fits = [_fit_alone(data, form, start, shared, spread, priors) for start in starts]
     return fits[first_least([value for _, value in fits], floor=RELATIVE)][0]
 
 
@@ -219,7 +268,12 @@ def _other_start(form: Form, shared: Floats) -> Floats:
 
 
 def _fit_alone(
-    data: Prepared, form: Form, start: Floats, centre: Floats, spread: float
+    data: Prepared,
+    form: Form,
+    start: Floats,
+    centre: Floats,
+    spread: float,
+    priors: Priors | None,
 ) -> tuple[Floats, float]:
     """Hyper-parameters of one client by L-BFGS, with a normal prior unless `spread` is infinite."""
     n = float(data.rows[0])
@@ -228,7 +282,11 @@ def _fit_alone(
         site = evaluate(data, form, theta)
         away = (theta - centre) / spread
         value = site.value[0] + 0.5 * float(away @ away)
-        return value / n, (site.gradient[0] + away / spread) / n
+        gradient = site.gradient[0] + away / spread
+        if priors is not None:
+            more, slope = penalty(priors, theta)
+            value, gradient = value + float(more), gradient + slope
+        return value / n, gradient / n
 
     end = minimize(
         objective,

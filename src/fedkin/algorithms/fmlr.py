@@ -20,6 +20,9 @@ Where we differ from the paper
 - A start from scratch with restarts side by side in one Ask; the paper assumes one near the truth.
 - `robust`: one more group, the null model with large heavy-tailed variance, takes clients that no
   regression explains; clients of a scale of their own stay out of the start.
+- `degrees`: clients may depart from their kind's regression by a random effect, and `site_noise`:
+  each may have a noise of its own; BIC decides (`fmlr_degrees`). The paper has neither.
+- Rows may have weights (`models.weighted_rows`).
 """
 
 from __future__ import annotations
@@ -29,14 +32,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedkin.algorithms import fmlr_starts as starts
+from fedkin.algorithms.fmlr_degrees import NEITHER, Chooser, Tried, common_model
 from fedkin.algorithms.fmlr_expectation import (
     NOBODY_POSSIBLE,
     AtServer,
     AtSites,
     Server,
     Sites,
-    pack_noise,
-    unpack_noise,
 )
 from fedkin.algorithms.fmlr_result import FmlrResult
 from fedkin.arrays import Array, Arrays, Floats
@@ -49,9 +51,18 @@ from fedkin.models.grouped_regression import (
     largest_change,
     maximise,
     noise_density,
+    pack_noise,
     responsibilities,
+    unpack_noise,
 )
-from fedkin.models.least_squares import n_coefficients, packed_statistics
+from fedkin.models.kinds_degrees_fit import Way
+from fedkin.models.least_squares import (
+    RANK_TOLERANCE,
+    n_coefficients,
+    packed_statistics,
+    unpack,
+)
+from fedkin.models.weighted_rows import log_weights
 from fedkin.protocol import Algorithm, Field, Program, Roster, Step
 from fedkin.settings import FRACTION, Flag, Number, Settings, Start, Whole, one_of, setting
 from fedkin.ties import RELATIVE, first_best, first_least, tied_order
@@ -72,6 +83,33 @@ class FmlrSettings(Settings):
     max_rounds: int = setting(500, Whole())
     tol: float = setting(1e-6, Number())
     fraction: float = setting(1.0, FRACTION)
+    degrees: str | bool = setting("choose", one_of("choose", True, False))
+    covariance: str = setting("auto", one_of("auto", "full", "diagonal", "isotropic"))
+    site_noise: str = setting("choose", one_of("choose", "common", "own"))
+    weighted: bool = setting(False, Flag(), at_site=True)
+
+    @property
+    def as_printed(self) -> bool:
+        """Whether only regressions without departures and with one noise are fitted.
+
+        So it is where sites do not send their statistics, and where noise, proportions or a start
+        are given, unless departures or noises are asked for.
+        """
+        if self.share != "statistics" or self.told or self.ways == (NEITHER,):
+            return True
+        return self.given_start is not None and NEITHER in self.ways
+
+    @property
+    def told(self) -> bool:
+        """Whether noise or proportions are given, as in the paper."""
+        return self.sigma is not None or self.weights is not None
+
+    @property
+    def ways(self) -> tuple[Way, ...]:
+        """What may be chosen among."""
+        degrees = (False, True) if self.degrees == "choose" else (bool(self.degrees),)
+        own = {"choose": (False, True), "own": (True,), "common": (False,)}[self.site_noise]
+        return tuple(Way(d, o) for o in own for d in degrees)
 
     @property
     def given_start(self) -> Floats | None:
@@ -87,6 +125,18 @@ class FmlrSettings(Settings):
             )
         if self.given_start is not None and self.n_components is None:
             raise ValueError("init given as an array needs n_components")
+        asked = [
+            name
+            for name, word in (("degrees", True), ("site_noise", "own"))
+            if getattr(self, name) == word
+        ]
+        if asked and self.share != "statistics":
+            raise ValueError(f"{asked[0]}={getattr(self, asked[0])!r} needs share='statistics'")
+        if asked and self.told:
+            raise ValueError(
+                f"{asked[0]}={getattr(self, asked[0])!r} learns noise and proportions; leave sigma "
+                "and weights at None"
+            )
         if self.fraction < 1 and self.share == "statistics":
             raise ValueError(
                 "fraction is for share='sums'; with share='statistics' there is one round, in "
@@ -108,6 +158,8 @@ COUNTS = Field(("restarts", "groups"), "the site's responsibility for each group
 RESIDUAL = Field(("restarts",), "mean squared residual under the component that fits best")
 LOGLIK = Field(("restarts",), "log likelihood of the site's rows")
 ROWS = Field((), "number of rows")
+LOG_WEIGHTS = Field((), "sum of the logarithms of the rows' weights")
+MASS = Field((), "sum of the rows' weights")
 
 COEF = Field(("restarts", "components", "d"), "coefficients of each component")
 SIGMA = Field(("restarts",), "noise, a standard deviation")
@@ -120,25 +172,39 @@ NOISE = Field(("slots",), "coefficients and variance of the noise group; empty i
 
 
 class Cache(NamedTuple):
-    """Packed statistics, feature-major (q, m)."""
+    """Packed statistics, feature-major (q, m); sums of weights and of their logarithms, (m,)."""
 
     statistics: Floats
+    mass: Floats
+    log_weights: Floats
 
     def take(self, who: Array) -> Cache:
         """Those of some clients."""
-        return Cache(np.ascontiguousarray(self.statistics[:, who]))
+        own = np.ascontiguousarray(self.statistics[:, who])
+        return Cache(own, self.mass[who], self.log_weights[who])
 
 
 def prepare(clients: Federation, settings: FmlrSettings) -> Cache:
     """Reduce every client to its statistics."""
     if clients.y is None:
         raise ValueError("FMLR needs a target y at every site")
-    return Cache(packed_statistics(clients, settings.fit_intercept))
+    if settings.weighted != (clients.weights is not None):
+        raise ValueError("rows have weights at some sites only; give them at all sites or at none")
+    n = clients.sizes.astype(np.float64)
+    mass = n
+    if clients.weights is not None:
+        mass = np.bincount(clients.owner, clients.weights, len(n)).astype(np.float64)
+    return Cache(packed_statistics(clients, settings.fit_intercept), mass, log_weights(clients))
 
 
-def _statistics(clients, cache, settings, common, personal, memory, keys):
+def _statistics(clients, cache, settings, common, personal, memory, keys, fields=()):
     # A view: the server turns it back, and a million sites are not copied twice.
-    return {"statistics": cache.statistics.T}, memory
+    return {"statistics": cache.statistics.T, **_weights(cache, fields)}, memory
+
+
+def _weights(cache: Cache, fields: tuple[str, ...]) -> Arrays:
+    """What is asked of the rows' weights."""
+    return {name: getattr(cache, name) for name in fields}
 
 
 def _moments(clients, cache, settings, common, personal, memory, keys):
@@ -146,16 +212,18 @@ def _moments(clients, cache, settings, common, personal, memory, keys):
     return {"moments": moments * _plain(cache, common)[:, None]}, memory
 
 
-def _statistics_and_moments(*arguments):
-    first, memory = _statistics(*arguments)
+def _statistics_and_moments(*arguments, fields=()):
+    first, memory = _statistics(*arguments, fields=fields)
     return {**first, **_moments(*arguments)[0]}, memory
 
 
-def _target(clients, cache, settings, common, personal, memory, keys):
-    total = np.bincount(clients.owner, clients.y, minlength=len(clients))
+def _target(clients, cache, settings, common, personal, memory, keys, fields=()):
+    y = clients.y if clients.weights is None else clients.y * clients.weights
+    total = np.bincount(clients.owner, y, minlength=len(clients))
     n, square = cache.statistics[-1], cache.statistics[-2]
     n_coef = np.full_like(n, n_coefficients(len(cache.statistics)))
-    return {"target": np.stack([n, total, square, n_coef], axis=1)}, memory
+    target = np.stack([n, total, square, n_coef], axis=1)
+    return {"target": target, **_weights(cache, fields)}, memory
 
 
 def _random_sums(clients, cache, settings, common, personal, memory, keys):
@@ -209,19 +277,40 @@ def program(roster: Roster, settings: FmlrSettings) -> Program:
     yield from source.open()
     if not source.n_sites:
         raise ValueError(NOBODY_POSSIBLE)
-    most = min(settings.max_components, source.n_sites)
     wanted = settings.n_components
-    candidates = range(1, most + 1) if wanted is None else [wanted]
-    fits: list[_Fit] = []
-    for n_components in candidates:
-        fits += [(yield from _fit(source, n_components, settings))]
-    curve = np.array([fit.criterion(source.n_rows) for fit in fits])
-    chosen = int(first_least(curve[:, 2], floor=RELATIVE))
-    best = fits[chosen]
+    most = min(settings.max_components, source.n_sites)
+    numbers = list(range(1, most + 1)) if wanted is None else [wanted]
+    fits: dict[int, _Fit] = {}
+    for n_components in numbers:
+        fits[n_components] = yield from _fit(source, n_components, settings)
+    tried = [fit.tried(source) for fit in fits.values()]
+    beside: list[Tried] = []
+    chooser = None
+    if not settings.told:
+        # Likelihoods under a given noise are not to be compared with others.
+        beside = [] if 1 in fits else [_common_model(source, fits[numbers[0]].total)]
+    if isinstance(source, AtServer) and not settings.told:
+        chooser = Chooser(source, settings, tried)
+        if not settings.as_printed:
+            tried = chooser.look(settings.ways, numbers)
+        mixed_model = chooser.mixed_model()
+        if mixed_model is not None and not any(each is mixed_model for each in tried):
+            beside.append(mixed_model)
+    chosen = tried[int(first_least(np.array([each.bic for each in tried]), floor=RELATIVE))]
+    curve = np.array([*(each.row(True) for each in tried), *(each.row(False) for each in beside)])
+    if chosen.kinds is not None:
+        assert chooser is not None
+        return chooser.result(chosen, curve)
+    best = fits[chosen.n_kinds]
     if settings.given_start is None:
         best = _by_weight(best)
     sites = yield from source.settle(best.parameters)
     return _result(best, curve, chosen, source, sites)
+
+
+def _common_model(source: AtServer | AtSites, total: Floats) -> Tried:
+    """One regression for all sites: shown beside whatever was chosen."""
+    return common_model(total, source.n_rows, source.log_volume)
 
 
 class _Fit(NamedTuple):
@@ -233,12 +322,28 @@ class _Fit(NamedTuple):
     n_free: int
     converged: bool
     history: Floats
+    sums: Floats
+    """Statistics of all sites by group, (G, q)."""
 
-    def criterion(self, n_rows: float) -> tuple[int, float, float]:
-        """Number of components, log likelihood of all rows, BIC."""
-        loglik = self.loglik_per_row * n_rows
-        bic = -2 * loglik + self.n_free * np.log(n_rows)
-        return self.parameters.coef.shape[1], loglik, bic
+    @property
+    def total(self) -> Floats:
+        """Statistics of all sites, (q,)."""
+        return np.asarray(self.sums.sum(axis=0))
+
+    def tried(self, source: AtServer | AtSites) -> Tried:
+        """Log likelihood of all rows and BIC."""
+        loglik = self.loglik_per_row * source.n_rows + source.log_volume
+        bic = -2 * loglik + self.n_free * np.log(source.n_rows)
+        return Tried(
+            NEITHER, self.parameters.coef[0], float(self.parameters.sigma[0]), loglik, float(bic)
+        )
+
+    def coef_covariance(self) -> Floats:
+        """Of the coefficients of every component, given who belongs to it, (K, d, d)."""
+        n_components = self.parameters.coef.shape[1]
+        gram = unpack(self.sums[:n_components])[0]
+        variance = float(self.parameters.sigma[0]) ** 2
+        return np.asarray(variance * np.linalg.pinv(gram, RANK_TOLERANCE, hermitian=True))
 
 
 def _fit(source: AtServer | AtSites, n_components: int, settings: FmlrSettings) -> Server:
@@ -260,6 +365,7 @@ def _fit(source: AtServer | AtSites, n_components: int, settings: FmlrSettings) 
         int(free),
         bool(settled[best]),
         np.concatenate([logliks[which == best] for which, logliks in history]),
+        totals.sums[best],
     )
 
 
@@ -328,28 +434,32 @@ def _by_weight(fit: _Fit) -> _Fit:
     order = tied_order(-weights[0, : coef.shape[1]])
     groups = np.append(order, np.arange(len(order), weights.shape[1]))
     ordered = Parameters(coef[:, order], sigma, weights[:, groups])
-    return fit._replace(parameters=ordered, counts=fit.counts[groups])
+    return fit._replace(parameters=ordered, counts=fit.counts[groups], sums=fit.sums[groups])
 
 
 def _result(
-    best: _Fit, curve: Floats, chosen: int, source: AtServer | AtSites, sites: Sites
+    best: _Fit, curve: Floats, chosen: Tried, source: AtServer | AtSites, sites: Sites
 ) -> FmlrResult:
-    parameters = best.parameters
-    return FmlrResult(
-        coef=parameters.coef[0],
-        sigma=parameters.sigma[0],
-        weights=parameters.weights[0],
+    coef, sigma, weights = (part[0] for part in best.parameters)
+    n_components, d = coef.shape
+    result = FmlrResult(
+        coef=coef,
+        sigma=sigma,
+        weights=weights,
         noise=pack_noise(source.noise),
-        identified=best.counts[: parameters.coef.shape[1]] >= IDENTIFIED_CLIENTS,
-        loglik=curve[chosen, 1],
+        identified=best.counts[:n_components] >= IDENTIFIED_CLIENTS,
+        loglik=np.array(chosen.loglik),
+        bic=np.array(chosen.bic),
+        coef_covariance=best.coef_covariance(),
         converged=np.array(best.converged),
         history_loglik=best.history,
         curve=curve,
         site_loglik=sites.loglik,
         site_rows=sites.rows,
         implausible=source.implausible,
-        responsibilities=sites.responsibilities,
+        random_covariance=np.zeros((d, d)),
     )
+    return result.with_responsibilities(sites.responsibilities)
 
 
 _PARAMETERS = {"coef": COEF, "sigma": SIGMA, "weights": WEIGHTS, "noise": NOISE}
@@ -361,14 +471,19 @@ FMLR = Algorithm(
     program=program,
     result=FmlrResult,
     steps={
-        "statistics": Step(_statistics, {"statistics": STATISTICS}),
+        "statistics": Step(
+            _statistics, {"statistics": STATISTICS}, optional={"log_weights": LOG_WEIGHTS}
+        ),
         "statistics_and_moments": Step(
             _statistics_and_moments,
             {"statistics": STATISTICS, "moments": MOMENTS},
             {"limit": LIMIT},
+            optional={"log_weights": LOG_WEIGHTS},
         ),
         "moments": Step(_moments, {"moments": MOMENTS}, {"limit": LIMIT}),
-        "target": Step(_target, {"target": TARGET}),
+        "target": Step(
+            _target, {"target": TARGET}, optional={"mass": MASS, "log_weights": LOG_WEIGHTS}
+        ),
         "random_sums": Step(_random_sums, {"sums": SUMS}, {"weights": WEIGHTS, "limit": LIMIT}),
         "weighted_sums": Step(
             _weighted_sums, {"sums": SUMS, "counts": COUNTS, "loglik": LOGLIK}, _PARAMETERS

@@ -22,6 +22,7 @@ from fedkin.models.grouped_regression import (
     best_residuals,
     expect,
     noise_density,
+    pack_noise,
     responsibilities,
 )
 from fedkin.models.least_squares import (
@@ -68,6 +69,8 @@ class Expectation:
         self.noise: Noise | None = None
         self.rows = np.full(len(roster), np.nan)
         self.implausible = np.zeros(len(roster), dtype=bool)
+        self.log_volume = 0.0
+        """Half the sum of the rows' log weights: what scaled rows leave out of the likelihood."""
         self.oldest = 0
         """Age in rounds of the oldest reply behind the totals."""
 
@@ -79,14 +82,20 @@ class Expectation:
     def begin(self) -> None:
         """A fit begins: replies about another one are worth nothing."""
 
-    def _measure(self, target: Floats, n_coef: int) -> None:
-        """Size and scale from (n, sum y, sum y^2) per site."""
+    @property
+    def _counts_rows(self) -> bool:
+        """Whether the square of the intercept's column is the number of rows."""
+        return self.settings.fit_intercept and not self.settings.weighted
+
+    def _measure(self, target: Floats, n_coef: int, mass: Floats | None = None) -> None:
+        """Size and scale from (n, sum y, sum y^2) per site; `mass` is the sum of its weights."""
         self.n_sites, self.n_coefficients = len(target), n_coef
         if not self.n_sites:
             return
         n, total, square = target.T
-        centre = float(np.median(total / n)) if self.settings.fit_intercept else 0.0
-        spread = np.maximum(square - 2 * centre * total + n * centre**2, 0.0) / n
+        mass = n if mass is None else mass
+        centre = float(np.median(total / mass)) if self.settings.fit_intercept else 0.0
+        spread = np.maximum(square - 2 * centre * total + mass * centre**2, 0.0) / n
         # What is left of a constant target is rounding, not a scale.
         spread = np.where(spread > SMALLEST_NOISE_SHARE * square / n, spread, 0.0)
         widest = OWN_SCALE * float(np.median(spread))
@@ -111,9 +120,12 @@ class AtServer(Expectation):
         spectral = self.settings.given_start is None and self.settings.init == "spectral"
         step = "statistics_and_moments" if spectral else "statistics"
         common = {"limit": np.array(self.limit)} if spectral else {}
-        replies = yield Ask(step, common, note="collecting statistics")
+        fields = ("log_weights",) if self.settings.weighted else ()
+        replies = yield Ask(step, common, fields=fields, note="collecting statistics")
         sent = np.ascontiguousarray(replies["statistics"].T)
-        fine = possible(sent, self.settings.fit_intercept)
+        fine = possible(sent, self._counts_rows)
+        if fields:
+            self.log_volume = 0.5 * float(replies["log_weights"][fine].sum())
         self.implausible[replies.clients[~fine]] = True
         self.clients = replies.clients[fine]
         self.statistics = sent if fine.all() else np.ascontiguousarray(sent[:, fine])
@@ -122,7 +134,9 @@ class AtServer(Expectation):
         n, square = self.statistics[-1], self.statistics[-2]
         # With an intercept, sum y is the product of the last two columns.
         total = self.statistics[-3] if self.settings.fit_intercept else np.zeros_like(n)
-        self._measure(np.stack([n, total, square], axis=1), n_coef)
+        weighted = self.settings.weighted and self.settings.fit_intercept
+        mass = self.statistics[-4] if weighted else n
+        self._measure(np.stack([n, total, square], axis=1), n_coef, mass)
         plain = square <= self.limit * n
         self.plain = self.statistics if plain.all() else self.statistics[:, plain]
         self.moments = replies["moments"][fine][plain].sum(axis=0) if spectral else None
@@ -169,18 +183,23 @@ class AtSites(Expectation):
 
     def open(self) -> Server:
         """Learn who is there, how many rows, and the scale of the target."""
-        replies = yield Ask("target", note="size and scale")
+        fields = ("mass", "log_weights") if self.settings.weighted else ()
+        replies = yield Ask("target", fields=fields, note="size and scale")
         target = replies["target"]
         n_coef = np.median(target[:, 3])
+        mass = replies["mass"] if fields else target[:, 0]
         # Packed statistics of a regression on nothing but an intercept.
-        fine = possible(np.ascontiguousarray(target[:, [0, 1, 2, 0]].T), True)
+        alone = np.stack([mass, target[:, 1], target[:, 2], target[:, 0]])
+        fine = possible(np.ascontiguousarray(alone), not fields)
         fine &= target[:, 3] == n_coef
         self._believe(replies.clients, fine)
         m, q = len(self.roster), n_statistics(int(n_coef))
         self.squares, self.statistics = np.full(m, np.nan), np.full((m, q), np.nan)
         heard = replies.clients[fine]
         self.rows[heard], self.squares[heard] = target[fine, 0], target[fine, 2]
-        self._measure(target[fine, :3], int(n_coef))
+        self._measure(target[fine, :3], int(n_coef), mass[fine])
+        if fields:
+            self.log_volume = 0.5 * float(replies["log_weights"][fine].sum())
 
     def begin(self) -> None:
         """Forget the replies of another fit."""
@@ -275,7 +294,7 @@ class AtSites(Expectation):
 
     def _possible_statistics(self, clients: Array, statistics: Floats) -> Array:
         """Look at sites' statistics (m, q) for the first time and keep those that are possible."""
-        fine: Array = possible(np.ascontiguousarray(statistics.T), self.settings.fit_intercept)
+        fine: Array = possible(np.ascontiguousarray(statistics.T), self._counts_rows)
         fine &= self._same(self.rows, clients, statistics[:, -1])
         fine &= self._same(self.squares, clients, statistics[:, -2])
         self.statistics[clients[fine]] = statistics[fine]
@@ -287,13 +306,3 @@ class AtSites(Expectation):
         before = known[clients]
         same: Array = np.isnan(before) | (np.abs(values - before) <= POSSIBLE_SLACK * before)
         return same
-
-
-def pack_noise(noise: Noise | None) -> Floats:
-    """The noise group as one array that may travel."""
-    return np.empty(0) if noise is None else np.append(noise.coef, noise.variance)
-
-
-def unpack_noise(packed: Array) -> Noise | None:
-    """The inverse of `pack_noise`."""
-    return Noise(packed[:-1], float(packed[-1])) if len(packed) else None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fedkin.arrays import Array, Bools, Floats, Indices
-from fedkin.models.grouped_regression import Noise, Parameters
+from fedkin.models.grouped_regression import Noise, Parameters, unpack_noise
+from fedkin.models.kinds_degrees_fit import KindsFit, Way
+from fedkin.models.kinds_prediction import HARDLY_REGULAR
+from fedkin.models.random_covariance import correlations
 from fedkin.protocol import Memory, Result
 from fedkin.protocol.runs import About
 from fedkin.tables import Table
@@ -15,8 +18,11 @@ from fedkin.ties import RELATIVE, first_best
 
 # The label of sites that no regression explains (robust=True).
 NOISE_LABEL = -1
-# A site whose probability of all regressions together is less is taken for one of them by lot.
-HARDLY_REGULAR = 1e-12
+# What is compared, in words.
+THIS_FIT, BY_DEGREES = "this fit", "the mixed model (one kind, by degrees)"
+COMMON = "one common model"
+# What the columns of `curve` are.
+CURVE = ("n_components", "loglik", "bic", "degrees", "own_noise", "considered")
 ACCOUNT = {
     "statistics": "Each site sent its sums of products of features and target once.",
     "sums": "Each site sent its sums of products weighted by its group probabilities in every "
@@ -28,8 +34,11 @@ ACCOUNT = {
 class FmlrResult(Result):
     """K regressions of d coefficients, an intercept last; G groups: K, and one more with noise.
 
-    `weights` (G,), `curve` (number of components, log likelihood, BIC) per number tried, `noise`
-    the packed noise group or empty, `responsibilities` (m, G) where they are known to the server.
+    `weights` (G,), `curve` a row with `CURVE` for everything that was tried, `noise` the packed
+    noise group or empty, `responsibilities` (m, G) where they are known to the server, and with
+    them every site's departure, coefficients and noise. Where sites depart from their kind or have
+    noise of their own there is the `way`, the search's `numbers`, and the `statistics` (., k) of
+    the sites `heard`.
     """
 
     coef: Floats
@@ -38,13 +47,24 @@ class FmlrResult(Result):
     noise: Floats
     identified: Bools
     loglik: Array
+    bic: Array
+    coef_covariance: Floats
     converged: Array
     history_loglik: Floats
     curve: Floats
     site_loglik: Floats
     site_rows: Floats
     implausible: Bools
+    random_covariance: Floats
     responsibilities: Floats | None = None
+    way: Bools | None = None
+    noise_shape: Array | None = None
+    numbers: Floats | None = None
+    statistics: Floats | None = None
+    heard: Indices | None = None
+    effects: Floats | None = None
+    site_coef: Floats | None = None
+    site_sigma: Floats | None = None
 
     def with_memories(self, memories: Memory) -> FmlrResult:
         """With the responsibilities that sites kept to themselves, where they can be seen."""
@@ -52,7 +72,18 @@ class FmlrResult(Result):
             return self
         heard = np.isfinite(self.site_loglik)[:, None]
         share = np.where(heard, memories["responsibilities"], self.weights)
-        return FmlrResult(**{**self, "responsibilities": share})
+        return self.with_responsibilities(share)
+
+    def with_responsibilities(self, share: Floats | None) -> FmlrResult:
+        """With (m, G) probabilities of groups, and what follows for sites that do not depart."""
+        if share is None:
+            return self
+        own = self.regular_share(share) @ self.coef
+        m, sigma = len(own), np.full(len(own), float(self.sigma))
+        effects = np.zeros((m, self.coef.shape[1]))
+        return replace(
+            self, responsibilities=share, site_coef=own, effects=effects, site_sigma=sigma
+        )
 
     # ------------------------------------------------------------ what follows
 
@@ -69,7 +100,34 @@ class FmlrResult(Result):
     @property
     def noise_group(self) -> Noise | None:
         """The group of sites that no regression explains."""
-        return Noise(self.noise[:-1], float(self.noise[-1])) if len(self.noise) else None
+        return unpack_noise(self.noise)
+
+    @property
+    def degrees(self) -> bool:
+        """Whether sites depart from their kind."""
+        return self.way is not None and bool(self.way[0])
+
+    @property
+    def own_noise(self) -> bool:
+        """Whether every site has a noise of its own."""
+        return self.way is not None and bool(self.way[1])
+
+    def kinds(self) -> KindsFit:
+        """The fit behind the result, where sites depart or have their own noise."""
+        assert self.numbers is not None and self.noise_shape is not None
+        return KindsFit(
+            way=Way(self.degrees, self.own_noise),
+            coef=self.coef,
+            weights=self.weights,
+            random_covariance=self.random_covariance,
+            sigma=float(self.sigma),
+            noise_shape=float(self.noise_shape),
+            loglik=float(self.loglik),
+            n_covariance=0,
+            gradient=0.0,
+            numbers=self.numbers,
+            history=self.history_loglik,
+        )
 
     @property
     def regular_weights(self) -> Floats:
@@ -95,26 +153,54 @@ class FmlrResult(Result):
         return np.where(best < self.n_components, best, NOISE_LABEL)
 
     def choice(self) -> Table:
-        """Likelihood and BIC for every number of components that was tried."""
-        columns = ("n_components", "loglik", "bic")
-        return Table(dict(zip(columns, self.curve.T)), "Number of components")
+        """Likelihood and BIC of everything that was tried, and of what stands beside it."""
+        columns = dict(zip(CURVE, self.curve.T))
+        flags = {name: columns[name].astype(bool) for name in ("degrees", "considered")}
+        noise = np.where(columns["own_noise"] > 0, "own", "common")
+        shown = {name: columns[name] for name in CURVE[:3]}
+        return Table(
+            {
+                **shown,
+                "degrees": flags["degrees"],
+                "site_noise": noise,
+                "considered": flags["considered"],
+            },
+            "Number of components",
+        )
+
+    def _row(self, n_components: int, degrees: bool) -> Floats | None:
+        """The row of the curve of one number of kinds with one noise; None if there is none."""
+        wanted = np.array([n_components, degrees, False])
+        rows = self.curve[(self.curve[:, [0, 3, 4]] == wanted).all(axis=1)]
+        return rows[0] if len(rows) else None
 
     # ------------------------------------------------------------ in words
 
     def title(self, about: About) -> str:
         """The fit in half a line."""
+        degrees = " with departures" if self.degrees else ""
+        own = " (of a typical site)" if self.own_noise else ""
         return (
-            f"{len(about.sites)} sites, {self.n_components} regressions, "
-            f"noise {self.sigma:.4g}, log likelihood {self.loglik:.6g}"
+            f"{len(about.sites)} sites, {self.n_components} regressions{degrees}, "
+            f"noise {self.sigma:.4g}{own}, log likelihood {self.loglik:.6g}"
         )
 
     def tables(self, about: About) -> dict[str, Table]:
         """Regressions, sites, and the choice of their number."""
-        return {
-            "components": Table(self._components(about), "Regressions"),
-            "sites": Table(self._sites(about), "Sites"),
-            "choice": self.choice(),
+        tables = {"components": Table(self._components(about), "Regressions")}
+        if self.degrees:
+            tables["departures"] = Table(self._departures(about), "Departures from the kinds")
+        tables["sites"] = Table(self._sites(about), "Sites")
+        return {**tables, "choice": self.choice()}
+
+    def _departures(self, about: About) -> dict[str, Array]:
+        names = [*map(str, about.features), "(intercept)"][: len(self.random_covariance)]
+        rows: dict[str, Array] = {
+            "column": np.array(names, dtype=object),
+            "standard deviation": np.sqrt(np.diag(self.random_covariance)),
         }
+        between = correlations(self.random_covariance)
+        return rows | {f"corr {name}": between[:, j] for j, name in enumerate(names[:-1])}
 
     def _components(self, about: About) -> dict[str, Array]:
         with_intercept = about.settings.fit_intercept
@@ -138,6 +224,8 @@ class FmlrResult(Result):
         if self.labels is not None and self.responsibilities is not None:
             rows["group"] = self.labels
             rows["probability"] = self.responsibilities.max(axis=1)
+        if self.own_noise and self.site_sigma is not None:
+            rows["noise"] = self.site_sigma
         with np.errstate(invalid="ignore", divide="ignore"):
             rows["log likelihood per row"] = self.site_loglik / self.site_rows
         return rows
@@ -148,9 +236,10 @@ class FmlrResult(Result):
 
     def remarks(self, about: About) -> list[str]:
         """A choice at the end of its range, and regressions without a site."""
-        remarks = []
+        remarks = [*self._compared(about)]
         open_choice = about.settings.n_components is None
-        if open_choice and len(self.curve) == self.n_components > 1:
+        considered = self.curve[self.curve[:, 5] > 0]
+        if open_choice and considered[:, 0].max() == self.n_components > 1:
             remarks.append(
                 f"BIC still falls at {self.n_components} regressions, the most that were tried "
                 "(max_components): sites may differ by degrees rather than by kind."
@@ -158,4 +247,33 @@ class FmlrResult(Result):
         if not self.identified.all():
             which = ", ".join(map(str, np.flatnonzero(~self.identified)))
             remarks.append(f"Unidentified, because no site belongs to it: component {which}.")
+        return remarks
+
+    def _compared(self, about: About) -> list[str]:
+        """Kinds, degrees and one model for all, beside each other."""
+        settings, remarks = about.settings, []
+        if self.degrees:
+            kinds = "one kind" if self.n_components == 1 else f"{self.n_components} kinds"
+            remarks.append(
+                f"Sites differ by degrees: they are of {kinds} and depart from it, each by its own "
+                "coefficients (site_coef_)."
+            )
+        named = {THIS_FIT: float(self.bic)}
+        for words, degrees in ((BY_DEGREES, True), (COMMON, False)):
+            row = self._row(1, degrees)
+            if row is not None and not settings.told:
+                named[words] = float(row[2])
+        if len(named) > 1:
+            told = ", ".join(f"{name} {bic:.1f}" for name, bic in named.items())
+            better = min(named, key=lambda name: named[name])
+            remarks.append(f"BIC on the same rows: {told}; the least is that of {better}.")
+            if better == BY_DEGREES and not self.degrees:
+                remarks.append(
+                    "Sites differ by degrees rather than by kind: MixedModel, or degrees='choose', "
+                    "describes them better."
+                )
+        if settings.share != "statistics" and settings.degrees == "choose":
+            remarks.append(
+                "Whether sites differ by degrees was not looked at: that needs share='statistics'."
+            )
         return remarks

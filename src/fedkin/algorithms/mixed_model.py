@@ -24,10 +24,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedkin.algorithms.mixed_model_data import prepare
 from fedkin.algorithms.mixed_model_result import MixedModelResult
 from fedkin.algorithms.mixed_model_rounds import fit_in_rounds
 from fedkin.algorithms.mixed_model_settings import MixedModelSettings
-from fedkin.algorithms.mixed_model_sites import STEPS, prepare
+from fedkin.algorithms.mixed_model_sites import STEPS
 from fedkin.models import linear_mixed_fit, robust_mixed, site_noise_fit
 from fedkin.models.least_squares import n_coefficients, possible
 from fedkin.protocol import Algorithm, Ask, Program, Roster
@@ -38,12 +39,16 @@ def program(roster: Roster, settings: MixedModelSettings) -> Program:
     if settings.in_rounds:
         fitted = yield from fit_in_rounds(roster, settings)
         return MixedModelResult.of_rounds(fitted, settings, len(roster))
-    replies = yield Ask("statistics", note="collecting statistics")
+    fields = ("log_weights",) if settings.weighted else ()
+    replies = yield Ask("statistics", fields=fields, note="collecting statistics")
     sent = np.ascontiguousarray(replies["statistics"].T)
-    fine = possible(sent, settings.fit_intercept)
+    # With weights the sum of squares of the intercept's column is not the number of rows.
+    fine = possible(sent, settings.fit_intercept and not settings.weighted)
     if not fine.any():
         raise ValueError("no site sent statistics that rows can give; look at the sites")
     result = _fit(sent[:, fine], settings)
+    if settings.weighted:
+        result = result.with_log_weights(replies["log_weights"][fine])
     return result.among(len(roster), replies.clients[fine], replies.clients[~fine])
 
 

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from fedkin.algorithms.mixed_model_facts import Facts, LinearFacts, OwnNoiseFacts
+from fedkin.algorithms import mixed_model_words as words
+from fedkin.algorithms.mixed_model_data import Coordinates
+from fedkin.algorithms.mixed_model_facts import Facts
+from fedkin.algorithms.mixed_model_linear_facts import LinearFacts
+from fedkin.algorithms.mixed_model_noise_facts import OwnNoiseFacts
 from fedkin.algorithms.mixed_model_rounds import EFFECTS, Fitted, inference, log_likelihood
 from fedkin.algorithms.mixed_model_rounds_facts import RoundsFacts
-from fedkin.algorithms.mixed_model_sites import Coordinates
 from fedkin.arrays import Array, Bools, Floats, Indices
 from fedkin.models.linear_mixed_fit import LinearMixedFit
 from fedkin.models.robust_mixed import ODD, RobustFit
 from fedkin.models.site_noise_fit import SiteNoiseFit
-from fedkin.names import listed
 from fedkin.protocol import Result, over_roster
 from fedkin.protocol.runs import About
 from fedkin.tables import Table
 
-LEVEL = 0.95
 # A slope of the criterion (which counts in units of one) above this is no end of a search.
 CONVERGED = 1e-4
 
@@ -53,6 +53,8 @@ class MixedModelResult(Result):
     noise_ratio: Floats | None = None
     site_sigma: Floats | None = None
     noise_shape: Array | None = None
+    # What weights of rows add to twice the log likelihood.
+    log_weights: Array | None = None
     # In rounds: coordinates worked in, the end of the search, what is known of single sites.
     point: Floats | None = None
     basis: Floats | None = None
@@ -205,6 +207,16 @@ class MixedModelResult(Result):
             site_sigma=spread_out(self.site_sigma),
         )
 
+    def with_log_weights(self, logs: Floats) -> MixedModelResult:
+        """With what the weights of the sites' rows add to the likelihood, logs (k,) of log w."""
+        total = np.array(logs.sum() if self.weights is None else logs @ self.weights)
+        return replace(self, log_weights=total, loglik=self.loglik + 0.5 * total)
+
+    @property
+    def by_weights(self) -> float:
+        """What weights of rows add to twice the log likelihood."""
+        return 0.0 if self.log_weights is None else float(self.log_weights)
+
     def with_memories(self, memories: Any) -> MixedModelResult:
         """With what sites in this process know of their effects, though they did not send it."""
         if memories is None or len(self.heard) or self.given is None:
@@ -273,20 +285,10 @@ class MixedModelResult(Result):
         """Fixed effects, variance components and sites."""
         known = self.facts(about.settings)
         return {
-            "fixed": fixed_table(self, known, about.features),
-            "variances": variance_table(self, known, about),
-            "sites": self._sites(about),
+            "fixed": words.fixed_table(self, known, about.features),
+            "variances": words.variance_table(self, known, about),
+            "sites": words.sites_table(self, about),
         }
-
-    def _sites(self, about: About) -> Table:
-        rows: dict[str, Array] = {"site": about.sites, "rows": self.site_rows}
-        error = np.sqrt(np.einsum("mqq->mq", self.effects_covariance))
-        for j, name in enumerate(term_names(about.features, self.random)):
-            rows[name] = self.effects[:, j]
-            rows[f"se {name}"] = error[:, j]
-        if self.site_sigma is not None:
-            rows["noise"] = self.site_sigma
-        return Table(rows, "Sites: how far they depart")
 
     def account(self, about: About) -> list[str]:
         """What left the sites."""
@@ -298,93 +300,4 @@ class MixedModelResult(Result):
 
     def remarks(self, about: About) -> list[str]:
         """A test of whether sites differ at all; what the data do not tell."""
-        known = self.facts(about.settings)
-        test = known.difference
-        share = f"Share of the variance between sites {known.icc:.3f}."
-        remarks = [share]
-        if test is not None:
-            remarks = [
-                f"Do sites differ? Likelihood ratio {test.statistic:.4g}, p "
-                f"{'at most ' * (not test.exact)}{test.p_value:.3g}. {share}"
-            ]
-        if known.singular:
-            remarks.append(
-                "Singular: some combination of effects has no variance between sites; a simpler "
-                "`random` says the same."
-            )
-        if known.collinear:
-            names = term_names(about.features, np.array(known.collinear))
-            remarks.append(
-                f"Columns depend on each other: {', '.join(names)}. Their coefficients are the "
-                "shortest of all that fit equally well; drop one of them to read them singly."
-            )
-        if self.odd.any():
-            remarks.append(f"Odd sites, which do not count: {listed(about.sites[self.odd])}.")
-        if self.noise_shape is not None and np.isfinite(self.noise_shape):
-            spread = 100 / np.sqrt(float(self.noise_shape))
-            remarks.append(f"The sites' precisions vary by {spread:.0f} % around their mean.")
-        return remarks
-
-
-def coefficient_intervals(result: MixedModelResult, known: Facts, level: float) -> Floats:
-    """Of every coefficient by Student's t, (d, 2)."""
-    from scipy.stats import t
-
-    half = t.ppf(0.5 + level / 2, known.degrees) * np.sqrt(np.diag(result.coef_covariance))
-    return np.stack([result.coef - half, result.coef + half], axis=1)
-
-
-def fixed_table(
-    result: MixedModelResult, known: Facts, features: Sequence[str], level: float = LEVEL
-) -> Table:
-    """Fixed effects as a reader of lme4 expects them, the intercept first."""
-    from scipy.stats import t
-
-    coef, error = result.coef, np.sqrt(np.diag(result.coef_covariance))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = coef / error
-    low, high = coefficient_intervals(result, known, level).T
-    columns = {
-        "term": np.array(term_names(features, np.arange(len(coef))), dtype=object),
-        "estimate": coef,
-        "std. error": error,
-        "df": known.degrees,
-        "t": ratio,
-        "p": 2.0 * t.sf(np.abs(ratio), known.degrees),
-        f"{100 * level:g} % from": low,
-        "to": high,
-    }
-    order = np.roll(np.arange(len(coef)), int(len(coef) > len(features)))
-    return Table({name: column[order] for name, column in columns.items()}, "Fixed effects")
-
-
-def variance_table(
-    result: MixedModelResult, known: Facts, about: About, level: float = LEVEL, by: str = "wald"
-) -> Table:
-    """Standard deviations of effects and noise, and correlations, with intervals."""
-    found, ends = known.components(), known.component_intervals(level, by)
-    names = term_names(about.features, result.random)
-    below = np.tril_indices(len(names), -1) if len(ends.correlation) else ((), ())
-    pairs = [f"{names[i]}, {names[j]}" for i, j in zip(*below)]
-    noise = ["noise"] if about.settings.gaussian else []
-    table: dict[str, Any] = {
-        "component": [*names, *pairs, *noise],
-        "is": ["standard deviation"] * len(names)
-        + ["correlation"] * len(pairs)
-        + ["standard deviation"] * len(noise),
-        "estimate": [
-            *found.spread,
-            *found.correlation[: len(pairs)],
-            *([found.sigma] * len(noise)),
-        ],
-    }
-    for name, end in ((f"{100 * level:g} % from", 0), ("to", 1)):
-        sigma = [ends.sigma[end]] * len(noise)
-        table[name] = [*ends.spread[:, end], *ends.correlation[:, end], *sigma]
-    return Table(table, "Variance components")
-
-
-def term_names(features: Sequence[str], columns: Indices) -> list[str]:
-    """Names of columns; the one after the last feature is the intercept."""
-    names = [*map(str, features), "(intercept)"]
-    return [names[j] for j in columns]
+        return words.remarks(self, self.facts(about.settings), about)

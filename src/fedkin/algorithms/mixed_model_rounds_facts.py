@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from fedkin.algorithms.mixed_model_data import OwnEffects, prepare
 from fedkin.algorithms.mixed_model_facts import Predicted, Rows, components_of, only_wald
-from fedkin.algorithms.mixed_model_sites import OwnEffects, own_effects, prepare
+from fedkin.algorithms.mixed_model_sites import own_effects
 from fedkin.arrays import Floats, Indices
 from fedkin.federation import Federation
 from fedkin.models.generalised_mixed_fit import expected_response, response_spread
 from fedkin.models.linear_mixed_fit import is_singular
 from fedkin.models.linear_mixed_inference import Components, Intervals, wald_of
 from fedkin.models.random_covariance import SINGULAR
-from fedkin.models.site_differences import SiteTest, chi_bar_tail
+from fedkin.models.site_differences import SiteTest, bounded_test
 
 
 class RoundsFacts:
@@ -37,14 +38,15 @@ class RoundsFacts:
 
     @cached_property
     def difference(self) -> SiteTest | None:
-        """The likelihood ratio test of no difference between sites; for counts."""
+        """The likelihood ratio test of no difference between sites.
+
+        None if other sites were heard at the start, without effects, than at the end.
+        """
         if self.result.without_effects is None:
             return None
-        statistic = max(float(self.result.without_effects + 2.0 * self.result.loglik), 0.0)
-        n_free = self.at.shape.n_parameters
-        shares = np.zeros(n_free + 1)
-        shares[-2:] = 0.5
-        return SiteTest(statistic, chi_bar_tail(statistic, shares), shares, n_free == 1)
+        criterion = -2.0 * float(self.result.loglik)
+        without = float(self.result.without_effects)
+        return bounded_test(without, criterion, self.at.shape.n_parameters)
 
     @property
     def icc(self) -> float:

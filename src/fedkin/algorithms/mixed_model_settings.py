@@ -68,6 +68,8 @@ class MixedModelSettings(Settings):
     n_quadrature: int = setting(1, Whole(), at_site=True)
     max_rounds: int = setting(25, Whole())
     tol: float = setting(1e-6, Number(above=0.0))
+    # Whether rows have weights, which data say and nobody sets.
+    weighted: bool = setting(False, Flag())
 
     @property
     def gaussian(self) -> bool:

@@ -11,17 +11,18 @@ Every site fits its own model and sends it; the server clusters the models and a
 | oracle averaging, naive averaging, local ERM | `given_clusters`: "true", "one", "own" |
 
 Where we differ from the paper
-- The number of clusters is chosen: the smallest that the sites' own sampling errors explain
-  (chi-square, n - d degrees of freedom). That needs a covariance of every site with its model;
-  where one is withheld (n <= d + 4 rows, or too many coefficients) the silhouette decides, with a
-  gap test against one cluster.
-- `aggregate`: the paper's mean; "size" and "precision" weigh sites by what they know (3 times less
-  error with n from 30 to 600; without covariances "precision" is "size"); "median" bears wild
-  sites; "statistics" pools X'X and X'y of the cluster, which is what training on its joint rows
-  would give (half the error at n = 2.5 d).
+- The number of clusters is chosen, up to every site alone: by BIC, and by the errors to be expected
+  at further rows (`odcl_choice`). That needs the sites' sums of products (squared loss), or a
+  covariance with each model (n >= d + 5 rows and 200 coefficients at most). Where sites send models
+  alone the silhouette decides, with a gap test against one cluster.
+- Sites that cannot carry a model of their own join where their rows are likeliest, and are named.
+- `aggregate`: "precision" is the default and weighs sites by what they know ("auto"; without
+  covariances it is "size"); "mean" is the paper's, in which one site of two rows has as much say as
+  one of 600; "median" bears wild sites; "statistics" pools X'X and X'y of the cluster, which is
+  what training on its joint rows would give (half the error at n = 2.5 d).
 - Fewer than twice as many rows as coefficients: models are useless as points (error .4 at
-  n = d / 2), so with "statistics" sites are clustered by what a shared model predicts of them
-  (error .005, that of known clusters).
+  n = d / 2), so sites are clustered by what a shared model predicts of them (error .005, that of
+  known clusters).
 - `robust`: sites far from every neighbour are set aside and named, and keep their own model.
 - `refine_rounds`: sites choose the model that fits them best and clusters are averaged again.
 """
@@ -34,10 +35,12 @@ from typing import Any
 import numpy as np
 
 from fedkin.algorithms.clustered_result import NO_CLUSTER, ClusteredResult
+from fedkin.algorithms.odcl_evidence import LEAST_FREEDOM
 from fedkin.algorithms.odcl_groups import Grouping
-from fedkin.algorithms.odcl_settings import SENT, OdclSettings
-from fedkin.algorithms.odcl_sites import LEAST_FREEDOM, Sites, group_sites
-from fedkin.arrays import Bools, Floats, Indices
+from fedkin.algorithms.odcl_rivals import RIVALS, in_words, rival_bics
+from fedkin.algorithms.odcl_settings import ASKED, SUMS, OdclSettings
+from fedkin.algorithms.odcl_sites import Sites, group_sites
+from fedkin.arrays import Array, Bools, Floats, Indices
 from fedkin.federation import Federation
 from fedkin.models.descent import sgd
 from fedkin.models.least_squares import upper_triangle
@@ -45,6 +48,7 @@ from fedkin.models.local_loss import LocalLoss, local_loss
 from fedkin.names import listed
 from fedkin.protocol import Algorithm, Ask, Field, Program, Roster, Step
 from fedkin.protocol.runs import About
+from fedkin.tables import Table
 from fedkin.ties import first_least
 
 # A covariance of more coefficients than this is not sent: 160 kB a site.
@@ -64,8 +68,8 @@ MODELS = {"models": Field(("K", "d"), "the shared model of every cluster")}
 
 
 def question(word: str) -> Ask:
-    """The question after one of the words of `SENT`."""
-    step, *besides = SENT[word]
+    """The question after one of the words of `ASKED`."""
+    step, *besides = ASKED[word]
     return Ask(step, fields=tuple(besides), note="sites fit their own models")
 
 
@@ -100,16 +104,17 @@ def _packed_covariances(local: LocalLoss, models: Floats) -> Floats:
 
 def _described(clients, cache, settings, memory, keys, fields):
     """What of the site's own fit is asked for, and the memory with that fit."""
-    if "statistics" in fields:
-        return {"statistics": cache.statistics.copy()}, memory
     if "model" not in fields:
-        return {}, memory
+        return ({"statistics": cache.statistics.copy()} if "statistics" in fields else {}), memory
     models = _own_models(clients, cache, settings, memory, keys)
     reply = {"model": models}
     if "rows" in fields:
         reply["rows"] = np.array(cache.sizes)
     if "covariance" in fields:
         reply["covariance"] = _packed_covariances(cache, models)
+    if "statistics" in fields:
+        long = models.shape[1] > MOST_COVARIANCES
+        reply["statistics"] = cache.statistics[:, : 0 if long else None].copy()
     return reply, {"model": models}
 
 
@@ -144,7 +149,7 @@ def program(roster: Roster, settings: OdclSettings) -> Program:
     models = sites.average(labels, n_clusters)
     changes = []
     for _ in range(settings.refine_rounds):
-        fields = () if sites.all_heard else SENT[settings.sent]
+        fields = () if sites.all_heard else ASKED[settings.sent]
         ask = Ask("choose", {"models": models}, fields=fields, note="sites choose")
         replies = yield replace(ask, fraction=settings.fraction)
         if fields:
@@ -168,6 +173,12 @@ def _result(
     changes: Floats,
 ) -> OdclResult:
     own = np.where(sites.heard[:, None], sites.models, np.nan)
+    evidence = sites.evidence()
+    if evidence is not None and sites.settings.given_clusters is None:
+        clustered = np.flatnonzero(labels >= 0)
+        rivals = rival_bics(evidence.take(clustered), labels[clustered])
+    else:
+        rivals = None
     joined = np.where((labels >= 0)[:, None], models[np.maximum(labels, 0)], own)
     return OdclResult(
         cluster_models=models,
@@ -180,6 +191,8 @@ def _result(
         without_covariance=sites.without_covariance(),
         site_rows=np.where(sites.heard, sites.rows, np.nan),
         history_changes=changes,
+        population_model=sites.population(labels),
+        rival_bic=rivals,
         **grouping.evidence,
     )
 
@@ -192,14 +205,54 @@ ACCOUNT = {
     "covariance": "Each site sent its own model, its number of rows and the sampling covariance "
     "of the model once.",
     "statistics": "Each site sent its sums of products of features and target once.",
+    SUMS: "Each site sent its own model, its number of rows and its sums of products of features "
+    "and target once.",
 }
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OdclResult(ClusteredResult):
-    """Clusters sought or given in one round; `without_covariance` (m,) had none to send."""
+    """Clusters sought or given in one round; `without_covariance` (m,) had none to send.
+
+    `rival_bic` (4,) are those of `RIVALS`, on the same rows.
+    """
 
     without_covariance: Bools | None = None
+    rival_bic: Floats | None = None
+    choice_errors: Floats | None = None
+    choice_bic: Floats | None = None
+
+    def choice(self) -> Table | None:
+        """What speaks for which number of clusters, and for models of another form."""
+        if self.choice_curve is None or self.choice_candidates is None:
+            return None
+        columns: dict[str, Array] = {
+            "n_clusters": self.choice_candidates,
+            "curve": self.choice_curve,
+        }
+        if self.choice_errors is not None and self.choice_bic is not None:
+            columns["expected error"] = self.choice_errors
+            columns["bic"] = self.choice_bic
+        if self.rival_bic is not None:
+            mixed, common = self.rival_bic[RIVALS.index("mixed model")], self.rival_bic[0]
+            columns["bic of one common model"] = np.full(len(self.choice_curve), common)
+            columns["bic of a mixed model"] = np.full(len(self.choice_curve), mixed)
+        return Table(columns, f"Number of clusters ({self.choice_method})")
+
+    def tables(self, about: About) -> dict[str, Table]:
+        """Clusters, sites, the choice of the clusters' number, and models of another form."""
+        tables = super().tables(about)
+        if self.rival_bic is not None:
+            columns = {"model": np.array(RIVALS), "bic": self.rival_bic}
+            tables["rivals"] = Table(columns, "The same rows, other models")
+        return tables
+
+    def remarks(self, about: About) -> list[str]:
+        """Also who joined by likelihood, and which form of model the rows prefer."""
+        remarks = super().remarks(about)
+        if self.rival_bic is not None:
+            remarks.append(in_words(self.rival_bic))
+        return remarks
 
     def of_pooled(self, owner: Indices, rows: Indices) -> OdclResult:
         """The result of clients that hold the rows of several sites, as that of these sites.
@@ -227,7 +280,7 @@ class OdclResult(ClusteredResult):
                 f"No covariance came from {len(without)} sites whose rows do not give one, or of "
                 f"too many coefficients: {listed(without, 3)}."
             )
-        if len(without) and settings.aggregate == "precision":
+        if len(without) and settings.averaging == "precision":
             account.append("A cluster of such sites alone was weighted by rows, not by precision.")
         if settings.refine_rounds:
             account.append("In each refining round a site also said which shared model it chose.")
@@ -245,7 +298,11 @@ ODCL = Algorithm(
     program=program,
     result=OdclResult,
     steps={
-        "model": Step(_model, {"model": MODEL}, optional={"rows": ROWS, "covariance": COVARIANCE}),
+        "model": Step(
+            _model,
+            {"model": MODEL},
+            optional={"rows": ROWS, "covariance": COVARIANCE, "statistics": STATISTICS},
+        ),
         "statistics": Step(_statistics, {"statistics": STATISTICS}),
         "choose": Step(_choose, {"choice": CHOICE}, MODELS, optional=_OWN_FIT),
     },

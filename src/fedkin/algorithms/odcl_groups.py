@@ -1,8 +1,9 @@
 """The server's half of ODCL that knows no messages: which sites are of a kind, which stand alone.
 
-`group_models` clusters the sites' models; `group_predictions` clusters sites by what a shared model
+`group_models` clusters the sites' models; `least_residuals` clusters sites by what a shared model
 predicts of them, from their packed statistics, which also works with fewer rows than coefficients;
-`stand_alone` names sites far from every neighbour.
+`stand_alone` names sites far from every neighbour. The number of clusters of sites whose sums are
+known is chosen in `odcl_choice`.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from fedkin.clustering.choice import LEVEL
 from fedkin.clustering.points import in_order_of_appearance
 from fedkin.clustering.polished import SMALLEST_GROUP, PolishedPath, polish
 from fedkin.clustering.scatter import explained_scatter, usable_covariances, whiten
-from fedkin.models.least_squares import n_coefficients, penalised, residual_coefficients, solve
+from fedkin.models.least_squares import penalised, residual_coefficients, solve
 from fedkin.models.random_effects import shared_prior_fits
+from fedkin.models.ridge_choice import choose_ridge
 from fedkin.ties import RELATIVE, first_best, first_least
 
 if TYPE_CHECKING:
@@ -31,11 +33,10 @@ NEIGHBOUR = 3
 FAR = 3.0
 # Of the models' size: copies of one site are at no distance at all, below this nobody is far.
 COPIES_APART = 1e-9
-# Sums of squared residuals come from packed statistics; below this share of the squares of y they
-# are rounding, and the logarithm of rounding must not choose the number of clusters.
-SQUARES_ROUNDING = 1e-14
 # Starts of the clustering by predictions, side by side; and when their steps must have settled.
 N_PREDICTION_STARTS = 20
+# Products in one step of all starts; with more sites there are fewer starts.
+MOST_PREDICTION_WORK = 1e8
 MAX_PREDICTION_STEPS = 100
 
 CLUSTERINGS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -176,39 +177,26 @@ def _one_explains(models: Floats, covariances: Floats, freedom: Floats | None) -
 # ------------------------------------------------------------------ in the space of predictions
 
 
-def group_predictions(
-    statistics: Floats, settings: OdclSettings, rng: np.random.Generator
-) -> Grouping:
-    """Cluster sites by loss: every site joins the pooled fit that leaves it the least residual.
-
-    K-means with squared residuals for distances; the number of clusters, if open, by BIC.
-    """
-    n_sites = len(statistics)
-    most = settings.max_clusters or int(np.ceil(2.0 * np.sqrt(n_sites)))
-    wanted = settings.n_clusters
-    candidates = np.arange(1, min(most, n_sites) + 1) if wanted is None else np.array([wanted])
-    fits = [_least_residuals(statistics, int(k), settings, rng) for k in candidates]
-    if wanted is not None:
-        return Grouping(in_order_of_appearance(fits[0][0]), {})
-    n_rows, d = statistics[:, -1].sum(), n_coefficients(statistics.shape[-1])
-    least = max(SQUARES_ROUNDING * statistics[:, -2].sum(), np.finfo(float).tiny)
-    noise = np.maximum([total for _, total in fits], least) / n_rows
-    curve = n_rows * np.log(noise) + candidates * d * np.log(n_rows)
-    best = int(first_least(curve, floor=RELATIVE))
-    return Grouping(in_order_of_appearance(fits[best][0]), _choice(candidates, curve, "bic"))
-
-
 def pooled_models(statistics: Floats, share: Floats, settings: OdclSettings) -> Floats:
     """Least squares (..., K, d) of the statistics (m, q) added with shares (..., K, m)."""
     total = share @ statistics
-    return solve(penalised(total, settings.alpha or 0.0, settings.fit_intercept))[0]
+    strength: float | Floats = 0.0
+    if isinstance(settings.alpha, str):
+        chosen = choose_ridge(total.reshape(-1, total.shape[-1]), settings.fit_intercept)
+        n_features = chosen.strengths.shape[1] - settings.fit_intercept
+        strength = chosen.strengths[:, :n_features].reshape(*total.shape[:-1], n_features)
+    elif settings.alpha is not None:
+        strength = settings.alpha
+    return solve(penalised(total, strength, settings.fit_intercept))[0]
 
 
-def _least_residuals(
+def least_residuals(
     statistics: Floats, n_clusters: int, settings: OdclSettings, rng: np.random.Generator
 ) -> tuple[Indices, float]:
     """Lloyd's steps in the space of predictions from many starts side by side; the best end."""
-    models = _first_guesses(statistics, n_clusters, rng)
+    n_starts = int(MOST_PREDICTION_WORK / (n_clusters * statistics.size))
+    n_starts = min(max(n_starts, 2), N_PREDICTION_STARTS)
+    models = _first_guesses(statistics, n_clusters, rng, n_starts)
     labels = np.full((len(models), len(statistics)), -1)
     for _ in range(MAX_PREDICTION_STEPS):
         residual = residual_coefficients(models) @ statistics.T
@@ -225,7 +213,9 @@ def _least_residuals(
     return labels[best].astype(np.intp), float(totals[best])
 
 
-def _first_guesses(statistics: Floats, n_clusters: int, rng: np.random.Generator) -> Floats:
+def _first_guesses(
+    statistics: Floats, n_clusters: int, rng: np.random.Generator, n_starts: int
+) -> Floats:
     """Models (starts, K, d): half K-means of the sites' fits, half drawn one site after another.
 
     The fits share one prior (`models.random_effects`): ridge fits of few rows are all too short and
@@ -233,14 +223,14 @@ def _first_guesses(statistics: Floats, n_clusters: int, rng: np.random.Generator
     probability proportional to what the models so far leave unexplained of it.
     """
     own = shared_prior_fits(statistics)
-    seeds = rng.integers(0, 2**31 - 1, size=N_PREDICTION_STARTS // 2)
+    seeds = rng.integers(0, 2**31 - 1, size=n_starts // 2)
     n_distinct = min(n_clusters, len(np.unique(own, axis=0)))
     starts = []
     for seed in seeds:
         centers = clustering.kmeans(own, n_distinct, int(seed), 1).centers
         starts.append(centers[np.arange(n_clusters) % n_distinct])
     between = np.maximum(residual_coefficients(own) @ statistics.T, 0.0)
-    for _ in range(N_PREDICTION_STARTS - len(starts)):
+    for _ in range(n_starts - len(starts)):
         chosen = [int(rng.integers(len(own)))]
         for _ in range(n_clusters - 1):
             left = between[chosen].min(axis=0)

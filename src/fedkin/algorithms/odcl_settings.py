@@ -14,7 +14,7 @@ from fedkin.names import canonical_name
 from fedkin.settings import FRACTION, Flag, Number, Settings, Whole, one_of, setting
 
 LOSSES = one_of("squared", "logistic")
-STRENGTH = Number(least=0.0, or_none=True)
+STRENGTH = Number(least=0.0, or_none=True, words=("auto",))
 # What leaves a site, by a word for people, the smallest first; the first field names the step.
 SENT = {
     "model": ("model",),
@@ -22,6 +22,10 @@ SENT = {
     "covariance": ("model", "rows", "covariance"),
     "statistics": ("statistics",),
 }
+# The same where nobody asked for something: sums of products beside the model, which a site with
+# too many coefficients leaves out.
+SUMS = "sums"
+ASKED = {**SENT, SUMS: ("model", "rows", "statistics")}
 # What sites must send for an aggregate; for the others anything does.
 ENOUGH = {
     "size": ("rows", "covariance", "statistics"),
@@ -56,12 +60,14 @@ class OdclSettings(Settings):
     clustering: str = setting("kmeans", one_of(*CLUSTERINGS, "convex"))
     penalty: Any = setting("auto", Number(least=0.0, words=("auto", "clusterpath", "interval")))
     n_neighbors: int | None = setting(None, Whole(or_none=True))
-    aggregate: str = setting("mean", one_of("mean", "size", "precision", "statistics", "median"))
+    aggregate: str = setting(
+        "auto", one_of("auto", "mean", "size", "precision", "statistics", "median")
+    )
     robust: bool = setting(False, Flag())
     refine_rounds: int = setting(0, Whole(least=0))
     space: str = setting("auto", one_of("auto", "models", "predictions"))
     max_clusters: int | None = setting(None, Whole(or_none=True))
-    alpha: float | None = setting(None, STRENGTH, at_site=True)
+    alpha: float | str | None = setting(None, STRENGTH, at_site=True)
     fit_intercept: bool = setting(True, Flag(), at_site=True)
     solver: str = setting("exact", one_of("exact", "sgd"), at_site=True)
     n_steps: int = setting(1000, Whole(), at_site=True)
@@ -82,9 +88,24 @@ class OdclSettings(Settings):
             return "statistics"
         open_number = self.n_clusters is None and self.given_clusters is None
         by_penalty = self.clustering == "convex" and self.penalty != "auto"
-        if (open_number and not by_penalty) or self.aggregate == "precision":
-            return "covariance"
+        weighs = self.aggregate == "precision" or (self.aggregate == "auto" and self.exact)
+        if (open_number and not by_penalty) or weighs:
+            return SUMS if self.exact and self.loss == "squared" else "covariance"
         return "rows" if self.aggregate == "size" else "model"
+
+    @property
+    def exact(self) -> bool:
+        """Whether sites send the minimisers of their losses."""
+        return self.solver == "exact"
+
+    @property
+    def averaging(self) -> str:
+        """How clusters are averaged: as asked for, or the best that what is sent allows."""
+        if self.aggregate != "auto":
+            return self.aggregate
+        if not self.exact:
+            return "mean"
+        return {"model": "mean", "rows": "size"}.get(self.sent, "precision")
 
     def true_clusters(self, names: Sequence[str]) -> Indices | None:
         """The true cluster of every site of a roster, (m,); None if they are not known."""
@@ -109,8 +130,8 @@ class OdclSettings(Settings):
             raise ValueError("penalty='interval' is an oracle: it needs true_labels")
         if self.true_labels is None and self.given_clusters == "true":
             raise ValueError("who averages the true clusters is an oracle: it needs true_labels")
-        if self.space == "predictions" and self.aggregate != "statistics":
-            raise ValueError("space='predictions' needs aggregate='statistics'")
+        if self.space == "predictions" and self.sent not in (SUMS, "statistics"):
+            raise ValueError("space='predictions' needs send='statistics', and squared loss")
         self._check_what_is_sent()
 
     def _check_what_is_sent(self) -> None:
@@ -122,7 +143,7 @@ class OdclSettings(Settings):
         if self.aggregate == "statistics" and self.solver == "sgd":
             raise ValueError("aggregate='statistics' solves exactly; drop solver='sgd'")
         enough = ENOUGH.get(self.aggregate, tuple(SENT))
-        if self.sent not in enough:
+        if self.sent not in (*enough, SUMS):
             words = " or ".join(repr(word) for word in enough)
             raise ValueError(f"aggregate={self.aggregate!r} needs send={words}, not {self.send!r}")
         if self.send == "statistics" and (self.loss == "logistic" or self.solver == "sgd"):

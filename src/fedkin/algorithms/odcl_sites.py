@@ -12,11 +12,12 @@ import numpy as np
 
 from fedkin.algorithms import aggregate
 from fedkin.algorithms.clustered_result import NO_CLUSTER
+from fedkin.algorithms.odcl_choice import group_by_evidence, joined, points_are_models
+from fedkin.algorithms.odcl_evidence import LEAST_FREEDOM, Evidence, sums_of
 from fedkin.algorithms.odcl_groups import (
     FAR,
     Grouping,
     group_models,
-    group_predictions,
     pooled_models,
     stand_alone,
 )
@@ -27,11 +28,6 @@ from fedkin.protocol import LastReplies, Replies
 
 if TYPE_CHECKING:
     from fedkin.algorithms.odcl_settings import OdclSettings
-
-# The chi-square rule needs a variance of the F law: more than 4 degrees of freedom.
-LEAST_FREEDOM = 5
-# Models are points worth clustering from this many rows a coefficient on.
-ROWS_PER_COEFFICIENT = 2.0
 
 
 class Sites:
@@ -66,7 +62,7 @@ class Sites:
 
         Numbers that no rows can give cost their site its part: it counts as not heard.
         """
-        fine = _plausible(replies, self.settings.fit_intercept)
+        fine = _plausible(replies)
         self.implausible[replies.clients[~fine]] = True
         about_fit = {name: array[fine] for name, array in replies.items() if name != "choice"}
         self._last.put(replies.clients[fine], about_fit)
@@ -82,13 +78,30 @@ class Sites:
 
     @property
     def sent_statistics(self) -> bool:
-        """Whether sites send sums of products rather than their models."""
-        return "statistics" in self._last
+        """Whether sites send sums of products; there are none of too many coefficients."""
+        return "statistics" in self._last and self._last["statistics"].shape[1] > 0
 
     def local(self) -> SquaredLoss:
         """The sites behind their statistics."""
+        alpha, statistics = self.settings.alpha, self._last["statistics"]
+        given = 0.0 if alpha is None or isinstance(alpha, str) else alpha
+        local = SquaredLoss(self.settings.fit_intercept, given, statistics)
+        return local.with_chosen_strengths() if isinstance(alpha, str) else local
+
+    def evidence(self) -> Evidence | None:
+        """What sums of the sites tell; None where they sent too little."""
         settings = self.settings
-        return SquaredLoss(settings.fit_intercept, settings.alpha or 0.0, self._last["statistics"])
+        if self.sent_statistics:
+            return Evidence(self._last["statistics"], settings.fit_intercept, settings.alpha)
+        covariances = self.covariances()
+        if covariances is None or not covariances.any():
+            return None
+        # With an intercept and no penalty a covariance and the rows give the sums themselves.
+        plain = settings.loss == "squared" and settings.alpha in (None, 0.0) and settings.exact
+        whole = plain and settings.fit_intercept
+        known = np.where(self.heard, self.rows, 0.0)
+        sums = sums_of(self.models, covariances, known, not whole)
+        return Evidence(sums, settings.fit_intercept, settings.alpha, not whole, self.models)
 
     def covariances(self) -> Floats | None:
         """Sampling covariances (m, d, d), zero where withheld; None if none were asked for."""
@@ -105,32 +118,44 @@ class Sites:
         """Heard sites whose covariance was wanted, but is not to be had, (m,)."""
         if "covariance" in self._last:
             return self.heard & ~self._last["covariance"].any(axis=1)
-        covariances = self.covariances() if self.settings.aggregate == "precision" else None
-        if covariances is None:
-            return np.zeros(self.n_sites, dtype=bool)
-        return self.heard & (np.einsum("mdd->m", covariances) == 0)
+        if self.settings.averaging == "precision" and not self.sent_statistics:
+            return self.heard
+        return np.zeros(self.n_sites, dtype=bool)
 
     def average(self, labels: Indices, n_clusters: int) -> Floats:
         """The model of every cluster (K, d); NaN for one without sites."""
-        how, models = self.settings.aggregate, self.models
+        how, models = self.settings.averaging, self.models
+        if self.settings.given_clusters == "own":
+            return aggregate.weighted_means(models, labels, n_clusters, np.ones(self.n_sites))
         if how == "statistics":
             share = aggregate.members(labels, n_clusters)
             pooled = pooled_models(self._last["statistics"], share, self.settings)
             return np.where(share.sum(axis=1)[:, None] > 0, pooled, np.nan)
         if how == "median":
             return aggregate.geometric_medians(models, labels, n_clusters)
-        covariances = self.covariances() if how == "precision" else None
-        if covariances is not None:
-            return aggregate.precision_means(models, labels, n_clusters, covariances, self.rows)
         weights = np.ones(self.n_sites) if how == "mean" else self.rows
-        return aggregate.weighted_means(models, labels, n_clusters, weights)
+        means = aggregate.weighted_means(models, labels, n_clusters, weights)
+        evidence = self.evidence() if how == "precision" else None
+        if evidence is None:
+            return means
+        # A cluster of sites that sent no sums is weighted by rows.
+        precise = evidence.shared_models(labels, n_clusters)
+        return np.where(np.isfinite(precise), precise, means)
+
+    def population(self, labels: Indices) -> Floats | None:
+        """One model for all sites with a cluster by what they know (d,); None if not asked."""
+        evidence = self.evidence() if self.settings.averaging == "precision" else None
+        if evidence is None or not (labels >= 0).any():
+            return None
+        return evidence.take(np.flatnonzero(labels >= 0)).population
 
 
-def _plausible(replies: Replies, fit_intercept: bool) -> Bools:
+def _plausible(replies: Replies) -> Bools:
     """Whether rows can have given what each client sent, (m,)."""
-    if "statistics" in replies:
-        return possible(np.ascontiguousarray(replies["statistics"].T), fit_intercept)
     fine: Bools = np.ones(len(replies.clients), dtype=bool)
+    if "statistics" in replies and replies["statistics"].shape[1]:
+        # Rows may have weights, which the server does not see: their sum is not their number.
+        fine &= possible(np.ascontiguousarray(replies["statistics"].T), False)
     if "rows" in replies:
         fine &= (replies["rows"] >= 1) & (replies["rows"] <= MOST_ROWS)
     if "covariance" in replies and replies["covariance"].shape[1]:
@@ -161,10 +186,11 @@ def group_sites(sites: Sites, truth: Indices | None, rng: np.random.Generator) -
     heard = np.flatnonzero(sites.heard)
     if sites.settings.given_clusters is not None:
         return _over_all(sites, heard, Grouping(_given_clusters(sites, truth)[heard], {}))
-    if _by_predictions(sites):
-        kept, grouping = _group_by_predictions(sites, heard, rng)
-    else:
+    evidence = sites.evidence()
+    if evidence is None:
         kept, grouping = _group_by_models(sites, heard, truth, rng)
+    else:
+        kept, grouping = _group_by_sums(sites, evidence.take(heard), heard, truth, rng)
     return _over_all(sites, kept, grouping)
 
 
@@ -172,7 +198,12 @@ def _over_all(sites: Sites, clients: Indices, grouping: Grouping) -> Grouping:
     """The grouping of some clients as one of all; a cluster of which nobody is left is none."""
     labels = np.full(sites.n_sites, NO_CLUSTER, dtype=np.intp)
     labels[clients] = np.unique(grouping.labels, return_inverse=True)[1]
-    return grouping._replace(labels=labels)
+    marks = dict(grouping.evidence)
+    if "joined" in marks:
+        everyone = np.zeros(sites.n_sites, dtype=bool)
+        everyone[clients] = marks["joined"]
+        marks["joined"] = everyone
+    return Grouping(labels, marks)
 
 
 def _given_clusters(sites: Sites, truth: Indices | None) -> Indices:
@@ -186,40 +217,59 @@ def _given_clusters(sites: Sites, truth: Indices | None) -> Indices:
 def _group_by_models(
     sites: Sites, heard: Indices, truth: Indices | None, rng: np.random.Generator
 ) -> tuple[Indices, Grouping]:
-    """Who was not set aside, and their grouping as the settings say."""
-    covariances, kept = sites.covariances(), heard
+    """Who was not set aside, and their grouping by nothing but models."""
+    kept = heard
     if sites.settings.robust:
-        spread = None if covariances is None else np.sqrt(np.einsum("mdd->m", covariances[heard]))
-        kept = heard[~stand_alone(sites.models[heard], spread)]
-    models, freedom = sites.models[kept], None
-    if covariances is not None:
-        covariances, freedom = covariances[kept], sites.rows[kept] - models.shape[1]
+        kept = heard[~stand_alone(sites.models[heard])]
     truth = None if truth is None else truth[kept]
-    return kept, group_models(models, covariances, freedom, truth, sites.settings, rng)
+    return kept, group_models(sites.models[kept], None, None, truth, sites.settings, rng)
 
 
-def _by_predictions(sites: Sites) -> bool:
-    settings = sites.settings
-    if settings.space != "auto":
-        return settings.space == "predictions"
-    if not sites.sent_statistics or settings.clustering == "convex":
-        return False
-    n_rows = np.median(sites.rows[sites.heard])
-    return bool(n_rows < ROWS_PER_COEFFICIENT * sites.models.shape[1])
-
-
-def _group_by_predictions(
-    sites: Sites, heard: Indices, rng: np.random.Generator
+def _group_by_sums(
+    sites: Sites,
+    evidence: Evidence,
+    heard: Indices,
+    truth: Indices | None,
+    rng: np.random.Generator,
 ) -> tuple[Indices, Grouping]:
-    """Who was not set aside, and their grouping by what shared models predict of them."""
-    settings, local = sites.settings, sites.local().take(heard)
-    grouping = group_predictions(local.statistics, settings, rng)
-    if not settings.robust:
-        return heard, grouping
-    # Here the cluster's own loss is the distance, and a squared one.
-    share = aggregate.members(grouping.labels, int(grouping.labels.max()) + 1)
-    losses = local.losses(pooled_models(local.statistics, share, settings)).min(axis=1)
-    alone = losses > FAR**2 * np.median(losses)
-    if not alone.any():
-        return heard, grouping
-    return heard[~alone], group_predictions(local.statistics[~alone], settings, rng)
+    """Who was not set aside, and their grouping by sums; `evidence` is that of `heard`."""
+    settings = sites.settings
+    if settings.robust:
+        kept = np.flatnonzero(~_stands_alone(evidence, settings, rng))
+        evidence, heard = evidence.take(kept), heard[kept]
+    if settings.clustering != "convex":
+        return heard, group_by_evidence(evidence, settings, rng)
+    able = np.flatnonzero(evidence.full_models)
+    if len(able) < 2:
+        able = np.arange(len(heard))
+    models = sites.models[heard[able]]
+    freedom = evidence.n_rows[able] - models.shape[1]
+    truth = None if truth is None else truth[heard[able]]
+    covariances = evidence.covariances()[able]
+    grouping = group_models(models, covariances, freedom, truth, settings, rng)
+    return heard, _everybody(evidence, able, grouping)
+
+
+def _everybody(evidence: Evidence, able: Indices, grouping: Grouping) -> Grouping:
+    """A grouping of some sites as one of all: the others join where they are likeliest."""
+    others = np.ones(len(evidence.statistics), dtype=bool)
+    others[able] = False
+    labels = joined(evidence, able, grouping.labels)
+    return Grouping(labels, {**grouping.evidence, "joined": others})
+
+
+def _stands_alone(evidence: Evidence, settings: OdclSettings, rng: np.random.Generator) -> Bools:
+    """Sites far from every neighbour, (m,); who has no model of its own cannot be far."""
+    if not points_are_models(evidence, settings) and settings.clustering != "convex":
+        # Here the cluster's own loss is the distance, and a squared one.
+        labels = group_by_evidence(evidence, settings, rng).labels
+        share = aggregate.members(labels, int(labels.max()) + 1)
+        residual = evidence.residuals(pooled_models(evidence.statistics, share, settings))
+        losses = residual.min(axis=1) / np.maximum(evidence.n_rows, 1.0)
+        return np.asarray(losses > FAR**2 * np.median(losses))
+    alone = np.zeros(len(evidence.statistics), dtype=bool)
+    able = np.flatnonzero(evidence.full_models)
+    if len(able):
+        spread = np.sqrt(np.einsum("mdd->m", evidence.covariances()[able]))
+        alone[able] = stand_alone(evidence.plain_fits[0][able], spread)
+    return alone

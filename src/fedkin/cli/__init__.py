@@ -138,6 +138,12 @@ def fit_fmlr(
         str, typer.Option(help="What leaves a site: statistics or sums.")
     ] = "statistics",
     robust: Annotated[bool, typer.Option("--robust", help="Set odd sites apart.")] = False,
+    degrees: Annotated[
+        str, typer.Option(help="Sites depart from their regression: choose (BIC), yes or no.")
+    ] = "choose",
+    site_noise: Annotated[
+        str, typer.Option(help="Noise of the sites: choose (BIC), common or own.")
+    ] = "choose",
     seed: Annotated[int, typer.Option(help="Seed of the restarts.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for tables and page.")] = None,
     as_json: AsJson = False,
@@ -146,7 +152,14 @@ def fit_fmlr(
     """Every site follows one of K linear regressions: which, and what are they?"""
     from fedkin.estimators import FMLR
 
-    model = FMLR(components, share=share, robust=robust, random_state=seed)
+    model = FMLR(
+        components,
+        share=share,
+        robust=robust,
+        degrees={"yes": True, "no": False}.get(degrees, degrees),
+        site_noise=site_noise,
+        random_state=seed,
+    )
     _fit(model, _read(data, client, target, features), out, as_json, strict)
 
 

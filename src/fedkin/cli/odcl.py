@@ -27,13 +27,16 @@ def local(
     ] = None,
     loss: Annotated[str, typer.Option(help="squared, or logistic for a target 0/1.")] = "squared",
     send: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="model; rows: also how many rows; covariance: also the model's covariance, by "
-            "which the number of groups is chosen; statistics: sums of products (squared loss)."
+            help="model; rows: also how many rows; covariance: also the model's covariance; "
+            "statistics: sums of products (squared loss). Of the last two the number of groups is "
+            "chosen; without it model, rows and sums leave (logistic loss: the covariance)."
         ),
-    ] = "covariance",
-    alpha: Annotated[float | None, typer.Option(help="Strength of the L2 penalty.")] = None,
+    ] = None,
+    alpha: Annotated[
+        str | None, typer.Option(help="Strength of the L2 penalty; auto finds it.")
+    ] = None,
     intercept: Annotated[bool, typer.Option(help="Fit an intercept.")] = True,
     least_rows: Annotated[int, typer.Option(help="Write nothing from fewer rows.")] = 0,
     ledger: Annotated[
@@ -46,16 +49,25 @@ def local(
     from fedkin.engines.files import write_reply
     from fedkin.federation import Federation
 
+    strength = _strength(alpha)
     settings = OdclSettings.from_mapping(
-        {"loss": loss, "alpha": alpha, "fit_intercept": intercept, "send": send}
+        {"loss": loss, "alpha": strength, "fit_intercept": intercept, "send": send}
     )
     clients = Federation.from_files({name or data.stem: data}, target)
-    path, ask = out or data.with_suffix(".reply.npz"), question(send)
+    path, ask = out or data.with_suffix(".reply.npz"), question(settings.sent)
     written = write_reply(path, ODCL, ask, clients, settings, 0, least_rows, ledger)
     declared = ODCL.step(ask.step).replies(ask.fields)
     typer.echo(f"wrote {path}: all that leaves site {written.site!r} is")
     for field, array in written.arrays.items():
         typer.echo(f"  {field}: {array[0].size} numbers, {declared[field].meaning}")
+
+
+def _strength(alpha: str | None) -> float | str | None:
+    """The penalty as a number, if it is one."""
+    try:
+        return None if alpha is None else float(alpha)
+    except ValueError:
+        return alpha
 
 
 @app.command("combine")
@@ -67,7 +79,7 @@ def combine(
     ] = None,
     clustering: Annotated[str, typer.Option(help="kmeans, spectral, gradient, convex.")] = "kmeans",
     aggregate: Annotated[
-        str | None, typer.Option(help="mean, size, precision, statistics or median.")
+        str | None, typer.Option(help="auto, mean, size, precision, statistics or median.")
     ] = None,
     robust: Annotated[bool, typer.Option("--robust", help="Set odd sites aside.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the restarts.")] = 0,
@@ -75,22 +87,26 @@ def combine(
 ) -> None:
     """At the coordinator: group the sites and write each site's model to a file of its own.
 
-    What all files hold is used: where no covariances are among it, the silhouette chooses the
-    number of groups.
+    What all files hold is used: where neither sums nor covariances are among it, the silhouette
+    chooses the number of groups.
     """
     import numpy as np
 
-    from fedkin.algorithms.odcl_settings import OdclSettings
+    from fedkin.algorithms.odcl_settings import SUMS, OdclSettings
     from fedkin.cli.odcl_files import check_enough, held_back, shared
     from fedkin.engines.files import ReplyFiles
     from fedkin.estimators import ODCL
 
     engine = ReplyFiles.read(files)
     first = engine.files[0]
-    sums = shared(engine.files, "statistics") == "statistics"
-    how = aggregate or ("statistics" if sums else "mean")
+    how = aggregate or "auto"
     needed = OdclSettings.from_mapping(
-        {"n_clusters": clusters, "clustering": clustering, "aggregate": how}
+        {
+            "n_clusters": clusters,
+            "clustering": clustering,
+            "aggregate": how,
+            "loss": first.settings["loss"],
+        }
     ).sent
     send = shared(engine.files, needed)
     check_enough(engine.files, how, send)
@@ -101,7 +117,7 @@ def combine(
         fit_intercept=first.settings["fit_intercept"],
         clustering=clustering,
         aggregate=how,
-        send=send,
+        send=None if send == SUMS else send,
         robust=robust,
         random_state=seed,
         engine=engine,
@@ -125,6 +141,7 @@ def _fit(model: Any, send: str) -> list[str]:
     """Fit, and say what there is to complain about, with remedies."""
     import warnings
 
+    from fedkin.algorithms.odcl_settings import SUMS
     from fedkin.protocol import QuorumLost, Reason
 
     with warnings.catch_warnings(record=True) as caught:
@@ -137,7 +154,8 @@ def _fit(model: Any, send: str) -> list[str]:
     for refusal in model.refusals_:
         remedy = "let the site check its data and write the file again"
         if refusal.reason is Reason.MISSING:
-            remedy = f"let the site write again with --send {send}"
+            again = "without --send" if send == SUMS else f"with --send {send}"
+            remedy = f"let the site write again {again}"
         complaints.append(
             f"site {refusal.site!r}: its reply file was not used: {refusal.fault}; {remedy}"
         )

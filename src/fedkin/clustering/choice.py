@@ -2,7 +2,7 @@
 
 | method       | curve over K                                       | can it answer 1?             |
 |--------------|----------------------------------------------------|------------------------------|
-| "chi2"       | within scatter / its chi-square quantile, 1..max   | yes: one explains all        |
+| "chi2"       | within scatter / its chi-square quantile, 1..max,m | yes: one explains all        |
 | "gap"        | silhouette, 2..max, and a test against one cluster | yes: the test is not passed  |
 | "silhouette" | silhouette, 2..max                                 | no                           |
 | "elbow"      | K-means cost, 1..max                               | yes, but the rule is fragile |
@@ -11,7 +11,9 @@
 "auto" is "chi2" where every point comes with a usable sampling covariance, else "gap".
 
 The chi-square rule asks for the smallest K whose scatter the points' own sampling errors explain;
-it is the only one that knows how far apart points of one cluster should lie. The gap test compares
+it is the only one that knows how far apart points of one cluster should lie, and the only one that
+can answer m: if no K up to max explains it, every point stays alone (with `max_clusters` given,
+the K that comes nearest is taken). The gap test compares
 the K-means cost at the silhouette's K with that of points drawn without clusters: once from a
 normal law with the points' covariance, once uniformly from the box along their principal axes
 (Tibshirani, Walther, Hastie 2001); both must be beaten. Costs are taken along the K - 1 leading
@@ -34,7 +36,7 @@ from fedkin.clustering.kmeans import Clustering, RandomState, kmeans
 from fedkin.clustering.points import Labels, Points, check_points, silhouette
 from fedkin.clustering.polished import polished_silhouette
 from fedkin.clustering.scatter import explained_scatter, usable_covariances, whiten
-from fedkin.ties import RELATIVE, first_best
+from fedkin.ties import RELATIVE, first_best, first_least
 
 Method = Literal["auto", "chi2", "gap", "silhouette", "elbow", "path"]
 
@@ -87,7 +89,8 @@ def choose_n_clusters(
                 "method='gap' where points withhold theirs"
             )
         known = np.asarray(covariances, dtype=np.float64)
-        return _by_scatter(array, largest, known, degrees_of_freedom, generator)
+        bounded = max_clusters is not None
+        return _by_scatter(array, largest, known, degrees_of_freedom, generator, bounded)
     if method == "path":
         return _by_path(array, max_clusters)
     if method not in RULES:
@@ -116,6 +119,7 @@ def _by_scatter(
     covariances: Floats,
     freedom: ArrayLike | None,
     generator: np.random.Generator,
+    bounded: bool,
 ) -> NumberOfClusters:
     """Smallest K whose within scatter is below its chi-square quantile."""
     tried = _partitions(whiten(points, covariances), 1, largest, generator)
@@ -123,11 +127,13 @@ def _by_scatter(
         [explained_scatter(points, c.labels, covariances, freedom, LEVEL) for c in tried]
     )
     explained = np.flatnonzero(curve <= 1.0)
-    # When none explains the scatter, the silhouette with its test is the documented way out.
-    if explained.size == 0:
-        return _by_gap(points, largest, generator)
-    chosen = int(explained[0])
-    return _answer("chi2", np.arange(1, largest + 1), curve, tried, chosen)
+    candidates = np.arange(1, largest + 1)
+    if explained.size:
+        return _answer("chi2", candidates, curve, tried, int(explained[0]))
+    if bounded:
+        return _answer("chi2", candidates, curve, tried, int(first_least(curve)))
+    m, alone = len(points), np.arange(len(points))
+    return NumberOfClusters(m, np.append(curve, 0.0), np.append(candidates, m), alone, "chi2")
 
 
 def _by_silhouette(

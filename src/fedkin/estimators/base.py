@@ -92,6 +92,7 @@ class FederatedEstimator(BaseEstimator):
     _settings: ClassVar[type[Settings]]
     _fixed: ClassVar[Mapping[str, Any]] = {}
     _needs_target: ClassVar[bool] = True
+    _takes_weights: ClassVar[bool] = False
     _private: ClassVar[tuple[str, ...]] = ("_run", "_used", "_result", "_adapted")
     """Attributes of a fit that are nobody else's business."""
     _words: ClassVar[Mapping[str, str]] = SHARED_WORDS
@@ -121,9 +122,18 @@ class FederatedEstimator(BaseEstimator):
 
         Without data, the engine reaches sites that hold their own.
         """
+        return self._fit_to(X, y, groups)
+
+    def _fit_to(self, X: Any, y: Any, groups: Any, sample_weight: Any = None) -> Any:
+        """What `fit` does; an estimator whose likelihood takes weights of rows hands them on.
+
+        It has `_takes_weights`, and a `fit` with `sample_weight`.
+        """
         settings = self._chosen_settings()
         self._forget()
         federation = self._federation(X, y if self._uses_target() else None, groups)
+        if sample_weight is not None:
+            federation = self._with_weights(federation, X, sample_weight)
         settings = self._settings_for(settings, federation)
         if federation is not None:
             self._check_data(federation, settings)
@@ -150,6 +160,20 @@ class FederatedEstimator(BaseEstimator):
             raise ValueError(
                 f"{type(self).__name__} needs a target y: requires y to be passed, but it is None"
             )
+        if federation.weights is not None and not self._takes_weights:
+            raise ValueError(f"{type(self).__name__} has no weights of rows; fit without them")
+
+    def _with_weights(self, federation: Federation | None, X: Any, weights: Any) -> Federation:
+        """The data with weights of rows."""
+        if federation is None:
+            raise ValueError("sample_weight was given without data; weights are where rows are")
+        if isinstance(X, Federation):
+            raise ValueError(
+                "sample_weight was given beside a Federation, which brings its own weights; use "
+                "X.with_weights(...)"
+            )
+        given = np.asarray(weights, dtype=np.float64)
+        return federation.with_weights(given if given.ndim else np.full(len(federation.X), given))
 
     def _run_with(self, settings: Settings, federation: Federation | None) -> Run:
         engine = self.engine or InProcess()

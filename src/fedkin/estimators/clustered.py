@@ -18,7 +18,7 @@ from fedkin.algorithms.clustered_result import ClusteredResult
 from fedkin.estimators.base import FederatedEstimator, as_numbers
 from fedkin.estimators.fmlr import ImplausibleSitesWarning
 from fedkin.federation import Federation
-from fedkin.models.local_loss import local_loss
+from fedkin.models.local_loss import LocalLoss, local_loss
 from fedkin.names import listed
 from fedkin.ties import first_least
 
@@ -28,9 +28,17 @@ SHARED_WORDS = {
 loss : {"squared", "logistic"}
     Squared loss has a factor 1/2. Logistic needs two classes, the same at every site; words do,
     too, unless a Federation, which holds numbers, is fitted.
-alpha : float or None
+alpha : float, "auto" or None
     Strength of alpha / 2 |coef|^2 added to a site's mean loss; the intercept is left out. None is
-    0 for the squared loss and 1e-5 for the logistic one, which needs some.
+    0 for the squared loss and 1e-5 for the logistic one, which needs some. "auto" finds it for
+    each site, with columns in units of their standard deviation there: by generalised
+    cross-validation, or (logistic) by approximate leave-one-out.
+""",
+    "[average]": """
+aggregate : {"auto", "mean", "size", "precision", "median"}
+    How sites' models are averaged: "auto" and "precision" weigh them by what they know, the inverse
+    of their models' sampling covariance; "size" by rows; "mean" is the paper's plain mean, in which
+    a site of two rows has as much say as one of 600; "median" is the geometric median.
 """,
     "[true labels]": """
 true_labels : sequence or mapping
@@ -49,7 +57,7 @@ cluster_intercept_ : array of shape (K,)
     Intercepts of the clusters' models.
 coef_ : array of shape (m, d)
     Coefficients of the model that each site uses: its cluster's; its own if it was set aside; the
-    mean over all sites that have a cluster if it was not heard.
+    average over all sites that have a cluster if it was not heard.
 intercept_ : array of shape (m,)
     Intercepts of these models.
 local_coef_ : array of shape (m, d)
@@ -58,10 +66,14 @@ local_intercept_ : array of shape (m,)
     Intercepts of the sites' own fits, where the server got to know them.
 odd_sites_ : array
     Sites that were set aside.
+joined_sites_ : array
+    Sites with too few rows for a model of their own, which joined the cluster whose model makes
+    their rows likeliest (where every site stays alone, they have the average over all).
 implausible_sites_ : array
     Sites that sent what no rows can give.
 choice_ : Table or None
-    The curve by which the number of clusters was chosen.
+    By number of clusters: the curve by which it was chosen, the error to be expected at further
+    rows (in noise variances), BIC; and BIC of one common model and of a mixed model.
 choice_method_ : str
     The rule that chose it; there if `choice_` is.
 path_ : dict or None
@@ -71,7 +83,7 @@ penalty_ : float or None
 classes_ : array of shape (2,)
     The classes (logistic loss only).
 adapted_ : dict
-    Clusters of the sites that were given to `adapt`.
+    Clusters of the sites that were given to `adapt`; -1 for one that got a model of its own.
 n_features_in_ : int
     Number of columns d.
 converged_ : bool
@@ -177,6 +189,7 @@ class ClusteredEstimator(FederatedEstimator):
         if result.local_models is not None:
             self.local_coef_, self.local_intercept_ = self._split(result.local_models)
         self.odd_sites_ = self.client_names_[result.flagged(result.aside)]
+        self.joined_sites_ = self.client_names_[result.flagged(result.joined)]
         self.implausible_sites_ = self.client_names_[result.flagged(result.implausible)]
         self.converged_ = bool(result.converged)
         self.history_ = {"changes": result.history_changes}
@@ -213,7 +226,7 @@ class ClusteredEstimator(FederatedEstimator):
 
     def _model(self, name: str) -> np.ndarray:
         if name in self._adapted:
-            return self._result.cluster_models[self._adapted[name]]
+            return self._adapted[name][1]
         known = self._position.get(name)
         return self._result.population if known is None else self._result.usable_models[known]
 
@@ -221,7 +234,7 @@ class ClusteredEstimator(FederatedEstimator):
         """Target, or class, of each row by the model of its site.
 
         A site of the fit has its cluster's model, or its own if it was set aside; a site given to
-        `adapt` the cluster that fits it best; any other site the mean over all clustered sites.
+        `adapt` what it got there; any other site the average over all clustered sites.
         """
         scores = self._scores(X, groups)
         return self.classes_[(scores > 0).astype(int)] if self.loss == "logistic" else scores
@@ -241,7 +254,8 @@ class ClusteredEstimator(FederatedEstimator):
         """Assign sites not in the fit to the cluster whose model has the least loss on their rows.
 
         `groups` names the site of each row, or one site for all of them. A site of the fit keeps
-        its cluster, and may be given here only if it has none: not heard, or set aside.
+        its cluster, and may be given here only if it has none: not heard, or set aside. Where no
+        two sites share a cluster, a new site gets a model of its own, too, fitted to these rows.
         What is shared stays as it is. `adapted_` says which site went where.
         """
         check_is_fitted(self)
@@ -259,14 +273,20 @@ class ClusteredEstimator(FederatedEstimator):
         if logistic and isinstance(X, Federation):
             clients = replace(clients, y=self._codes(clients.y))
         local = local_loss(clients, self.loss, self.fit_intercept, self.alpha)
-        choice = first_least(local.losses(self._result.cluster_models), axis=1)
-        self._adapted.update(zip(clients.names, map(int, choice)))
+        labels, models = self._for_new_sites(local)
+        self._adapted.update(zip(clients.names, zip(labels.tolist(), models)))
         return self
+
+    def _for_new_sites(self, local: LocalLoss) -> tuple[np.ndarray, np.ndarray]:
+        """Cluster (k,) and model (k, d) of new sites; NO_CLUSTER with a model of its own."""
+        shared = self._result.cluster_models
+        labels = first_least(local.losses(shared), axis=1)
+        return labels, shared[labels]
 
     @property
     def adapted_(self) -> dict[str, int]:
-        """The clusters of the sites that were given to `adapt`."""
-        return dict(self._adapted)
+        """The clusters of the sites that were given to `adapt`; -1 where it has its own model."""
+        return {name: int(label) for name, (label, _) in self._adapted.items()}
 
     def score(self, X, y=None, groups=None, sample_weight=None):
         """Coefficient of determination, or accuracy, of `predict`; a Federation has its own y."""

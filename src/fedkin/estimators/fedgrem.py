@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from fedkin.algorithms.mixtures.fedgrem import FEDGREM
-from fedkin.estimators.mixtures import MixtureEstimator
+from fedkin.estimators.shaped_use import ShapedUse
 
 
-class FedGrEM(MixtureEstimator):
+class FedGrEM(ShapedUse):
     """Robust federated EM for Gaussian mixtures and mixtures of regressions inside sites.
 
     Every site has R groups of rows with its own weights and components (means or coefficients). A
@@ -109,3 +111,4 @@ class FedGrEM(MixtureEstimator):
     """
 
     _algorithm = FEDGREM
+    _fixed: ClassVar = {"labels": False}

@@ -8,28 +8,35 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from fedkin.algorithms.fgpr import FGPR as ALGORITHM
+from fedkin.algorithms.fgpr_result import NOTHING_LEARNT
 from fedkin.algorithms.fgpr_settings import FgprSettings, SharedPriorSettings
-from fedkin.algorithms.fgpr_sites import PERSONAL_SPREAD
+from fedkin.algorithms.fgpr_sites import PERSONAL_SPREAD, priors_of
 from fedkin.estimators.curves import CurveEstimator
 from fedkin.estimators.shared_prior import load_prior, save_prior
 from fedkin.federation import Federation
+from fedkin.models.common_site import CommonSiteCurve
 from fedkin.models.curves import Curve
 from fedkin.models.gaussian_process import evaluate_each, prior_responsibilities
-from fedkin.models.gp_posterior import SiteCurve
-from fedkin.models.gp_rows import Prepared, input_frame, prepare, standardisation, target_size
+from fedkin.models.gp_rows import Prepared, prepare, thinned
 from fedkin.models.gp_uncertainty import cloud
 from fedkin.models.kernels import from_spec
+from fedkin.models.site_curves import CurvePlan
 
 
 class WrongTargetWarning(UserWarning):
     """The chosen optimiser does not aim at the optimum of the likelihood."""
 
 
+class NothingLearntWarning(UserWarning):
+    """No rows taught anything: what is returned is what the search began with."""
+
+
 class FGPR(CurveEstimator):
     """Federated Gaussian-process regression: one prior for all sites, a posterior at each.
 
-    A site that was not in the fit gets the prior around the population's mean, or, after `adapt`,
-    the shared priors given its own rows.
+    Where sites share a curve, too, each departs from it. A site that was not in the fit gets the
+    common curve with the spread of the departures, or without one the prior around the
+    population's mean; after `adapt`, the same given its own rows.
 
     Parameters
     ----------
@@ -50,7 +57,8 @@ class FGPR(CurveEstimator):
         The most priors that are tried when `n_priors` is None.
     normalize_y : {True, "mean", False}
         Standardise each site's target by its own mean and standard deviation; by its mean only,
-        so that the scale is shared (better for sites of few rows in the same units); or not.
+        so that the scale is shared (better for sites of few rows in the same units); or not. Of
+        fits without a common curve: with one, all sites are in the same units.
     mean : {"zero", "constant", "linear"}
         Mean function of each site's standardised target, with a vague prior ("zero": none).
     init : "auto" or array of shape (p,) or (k, p)
@@ -77,6 +85,20 @@ class FGPR(CurveEstimator):
     fraction : float
         Share of the sites that is asked in each round. Below 1 the exact optimiser takes damped
         steps; "sgd" is then the better choice.
+    common : {"choose", True, False}
+        Whether sites share a curve from which each departs by a level, a slope and a curve of its
+        own. False: every site draws its curve from the prior, around a mean of its own (the
+        paper). "choose": both are fitted, and sites use the common curve unless their rows, each
+        left out, speak against it; new sites, unless whole sites left out do. With
+        `personalise="choose"` a site of 30 rows and more goes the way that is clearly better for
+        it. With a kernel, several priors, `robust`, `fraction` or other optimisers "choose" means
+        False; rounds for a common curve ask all sites.
+    n_points : int or None
+        Points on a grid that carry the common curve; None: 20 along a line, 50 if these carry too
+        little, and more in more dimensions.
+    hyperprior : bool or None
+        Whether hyper-parameters have weakly informative priors in units of the data, so that few
+        rows do not fit their noise to nothing; None: except with `common=False`, as in the paper.
     random_state : int, RandomState or None
         Decides mini-batches, and who is asked.
 
@@ -106,6 +128,14 @@ class FGPR(CurveEstimator):
         Log likelihood of all rows under what the sites use.
     choice_ : Table
         Likelihood and BIC of every number of priors that was tried.
+    common_ : array of shape (m,)
+        Whether a site predicts with the common curve.
+    common_parameters_ : dict or None
+        Most probable variances and lengths of common curve and departures, in the target's and
+        the features' units (slopes per spread of a feature); None without one.
+    left_out_ : array of shape (m, 2, 2) or None
+        Log density of each site's rows, each left out and all of them left out (as at a new site):
+        without the common curve and with it.
     client_names_ : array of shape (m,)
         Names of the sites, in the order of all arrays.
     converged_ : bool
@@ -151,7 +181,10 @@ class FGPR(CurveEstimator):
         self.converged_ = bool(result.converged)
         self.history_ = {"theta": result.history_theta, "value": result.history_value}
         self.choice_ = result.choice()
-        self._curves: dict[str, SiteCurve] = {}
+        self._curves: dict[str, Curve] = {}
+        self.common_ = result.uses_common[:-1]
+        self.common_parameters_ = result.common_parameters()
+        self.left_out_ = result.left_out
         if result.site_theta is not None:
             self.responsibilities_, self.labels_ = result.responsibilities, result.labels
             self.jitter_ = result.jitter
@@ -162,6 +195,8 @@ class FGPR(CurveEstimator):
 
     def _warn(self, federation: Federation | None) -> None:
         super()._warn(federation)
+        if not self._result.learnt:
+            self._warning(NOTHING_LEARNT, NothingLearntWarning)
         if self._used.optimizer == "adam-restarted":
             self._warning(
                 "Adam begun anew in every round settles where the signs of the sites' gradients "
@@ -174,6 +209,10 @@ class FGPR(CurveEstimator):
     def adapt(self, X, y=None, groups=None):
         """Condition on the rows of sites not in the fit; shared parts stay as they are."""
         clients = self._new_clients(X, y, groups)
+        if self._result.uses_common[-1]:
+            for k, name in enumerate(clients.names):
+                self._curves[name] = self._around_common(*clients.client(k), known=False)
+            return self
         value = evaluate_each(self._prepared(clients), self._form, self.theta_).value
         _, share = prior_responsibilities(value, np.log(self.weights_))
         for k, name in enumerate(clients.names):
@@ -197,60 +236,68 @@ class FGPR(CurveEstimator):
             k = self._position.get(name)
             if k is None or self._data is None or self._result.site_theta is None:
                 return self._prior_curve()
-            site, theta, weights = self._data.take([k]), self.theta_, self.responsibilities_[k]
+            site = self._data.take([k])
+            if self._result.uses_common[k]:
+                known = bool(self._result.common_heard[k])
+                self._curves[name] = self._around_common(*site.client(0), known=known)
+                return self._curves[name]
+            theta, weights = self.theta_, self.responsibilities_[k]
             if self.own_[k]:
                 theta, weights = self._own_priors(site, k)
             self._curves[name] = self._conditioned(site, theta, weights)
         return self._curves[name]
 
     def _prepared(self, clients: Federation) -> Prepared:
-        return prepare(clients, self.normalize_y, self.mean, self.max_points)
+        return prepare(clients, self.normalize_y, self.mean, self.max_points, self._form)
 
     def _own_priors(self, site: Federation, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Hyper-parameters of a site's own with weights: what its rows leave open of them."""
-        centre, spread = self.theta_[self.labels_[k]], PERSONAL_SPREAD[self.personalise]
-        mode = self._result.site_theta[k]
-        return cloud(self._prepared(site), self._form, mode, centre, spread)
+        centre, spread = self.theta_[self.labels_[k]], PERSONAL_SPREAD[self._used.personalise]
+        return self._cloud(site, self._result.site_theta[k], centre, spread)
 
-    def _prior_curve(self) -> SiteCurve:
-        """What is known of a site without rows."""
-        location, scale, between, _ = map(float, self._result.target)
-        return SiteCurve(
-            form=self._form,
-            theta=self.theta_,
-            weights=self.weights_,
-            X=np.zeros((0, self.n_features_in_)),
-            y=np.zeros(0),
-            location=location,
-            scale=scale,
-            between=between,
+    def _cloud(
+        self, site: Federation, mode: np.ndarray, centre: np.ndarray, spread: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        data, priors = self._prepared(site), None
+        if self._used.weak_priors:
+            priors = priors_of(site, self._form, float(data.scale[0]))
+        return cloud(data, self._form, mode, centre, spread, priors)
+
+    def _plan(self, normalize_y=None) -> CurvePlan:
+        """How rows become a curve without a common one, standardised as in the fit unless told."""
+        return CurvePlan(
+            self._form,
+            self._result.target,
+            self.normalize_y if normalize_y is None else normalize_y,
+            self.mean,
+            self.max_points,
+            self.large_sites,
         )
+
+    def _prior_curve(self) -> Curve:
+        """What is known of a site without rows."""
+        d = self.n_features_in_
+        if self._result.uses_common[-1]:
+            return self._around_common(np.zeros((0, d)), np.zeros(0))
+        return self._plan().without_rows(self.theta_, self.weights_, d)
 
     def _conditioned(
         self, site: Federation, theta: np.ndarray, weights: np.ndarray, normalize_y=None
-    ) -> SiteCurve:
-        """The curve of one site given its rows, standardised as in the fit unless told."""
+    ) -> Curve:
+        """The curve of one site given its rows."""
         X, y = site.client(0)
         if not len(X) or y is None:
             return self._prior_curve()
-        normalize_y = self.normalize_y if normalize_y is None else normalize_y
-        location, scale, varies = standardisation(site, normalize_y, self.mean)
-        least = 0.0
-        if not varies[0]:
-            # What the site's targets do not tell of their size, the population's do.
-            target = self._result.target
-            location, scale, least = target[:1], target[1:2], float(np.sqrt(target[3]))
-        return SiteCurve(
-            form=self._form,
-            theta=theta,
-            weights=weights,
-            X=X,
-            y=y,
-            location=float(location[0]),
-            scale=float(scale[0]),
-            mean=self.mean,
-            frame=np.concatenate(input_frame(site)),
-            size=max(float(target_size(site, (y - location) / scale)[0]), least),
-            max_points=self.max_points,
-            large=self.large_sites,
-        )
+        return self._plan(normalize_y).given(site, theta, weights)
+
+    def _around_common(
+        self, X: np.ndarray, y: np.ndarray | None, known: bool = True
+    ) -> CommonSiteCurve:
+        """The common curve with a site's departure given its rows; are they behind it already?"""
+        shared = self._result.shared
+        if y is None:
+            X, y = X[:0], np.zeros(0)
+        few = thinned(Federation(X, np.array([0, len(X)]), ("site",), y), self.max_points)
+        if not known and len(X):
+            shared = shared.knowing(few.X, few.y)
+        return CommonSiteCurve(shared, X, y, self.max_points, self.large_sites)

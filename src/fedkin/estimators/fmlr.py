@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import RegressorMixin, clone
@@ -12,12 +13,13 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
 from fedkin.algorithms.fmlr import FMLR as ALGORITHM
+from fedkin.algorithms.fmlr import FmlrSettings
+from fedkin.algorithms.fmlr_known import DepartingSites, PlainSites, Site, known_sites
 from fedkin.algorithms.fmlr_result import NOISE_LABEL, FmlrResult
 from fedkin.engines import InProcess
 from fedkin.estimators.base import FederatedEstimator
 from fedkin.federation import Federation
-from fedkin.inference import odd_by_likelihood
-from fedkin.models.grouped_regression import noise_density, responsibilities
+from fedkin.inference import odd_by_likelihood, odd_by_misfit
 from fedkin.models.least_squares import packed_statistics
 from fedkin.names import canonical_name, listed
 from fedkin.tables import Summary, Table
@@ -38,7 +40,9 @@ class FMLR(RegressorMixin, FederatedEstimator):
     """Federated mixture of linear regressions over sites.
 
     Every site follows one of K linear regressions; which one, and the regressions themselves, are
-    found together by EM.
+    found together by EM. Sites may depart from their regression by degrees, and each may have a
+    noise of its own; BIC decides whether they do. FMLR as printed is `degrees=False,
+    site_noise="common"`.
 
     Parameters
     ----------
@@ -74,6 +78,18 @@ class FMLR(RegressorMixin, FederatedEstimator):
     fraction : float
         Share of the sites that is asked in each round (`share="sums"` only: with "statistics"
         there is one round); the last reply of a site stands while it is not asked.
+    degrees : {"choose", True, False}
+        Whether sites depart from their kind's regression by random effects on all columns: a
+        mixture of mixed models, of which one kind is `MixedModel` (by maximum likelihood). "choose"
+        takes what has the least BIC over the number of kinds, with and without; it stays without
+        where sites do not send statistics, and where `sigma`, `weights` or a start are given. Where
+        sites or rows are too few to tell departures from noise, there are none.
+    covariance : {"auto", "full", "diagonal", "isotropic"}
+        Of the departures, as `MixedModel` has it. "auto" is "full" where there are at least two
+        sites for each of its numbers, else "isotropic".
+    site_noise : {"choose", "common", "own"}
+        One noise for all sites, or one for each from a common inverse gamma, for sites that do not
+        measure equally well; "choose" decides by BIC, where `degrees` could.
 
     Attributes
     ----------
@@ -82,7 +98,24 @@ class FMLR(RegressorMixin, FederatedEstimator):
     intercept_ : array of shape (K,)
         Intercepts.
     sigma_ : float
-        Noise, a standard deviation.
+        Noise, a standard deviation (a typical site's, where each has its own).
+    site_sigma_ : array of shape (m,)
+        Noise of every site.
+    degrees_ : bool
+        Whether sites depart from their kind.
+    site_noise_ : str
+        "common" or "own".
+    effects_ : array of shape (m, q)
+        How far each site departs from its kind, in the columns `random_columns_`; zero without
+        departures.
+    random_columns_ : list of str
+        Names of the columns in which sites may depart, the intercept as "(intercept)".
+    random_covariance_ : array of shape (q, q)
+        Covariance of the departures; zero without.
+    site_coef_ : array of shape (m, d)
+        Each site's own coefficients: of its kinds, by their probabilities, and its departure.
+    site_intercept_ : array of shape (m,)
+        Each site's own intercept.
     weights_ : array of shape (K,)
         Proportions of the regressions among sites.
     noise_weight_ : float
@@ -101,7 +134,9 @@ class FMLR(RegressorMixin, FederatedEstimator):
     bic_ : float
         Bayesian information criterion.
     choice_ : Table
-        Likelihood and BIC of every number of regressions that was tried.
+        Likelihood and BIC of every number of regressions that was tried, with and without
+        departures and own noise; one common model and the mixed model stand beside them, whether
+        they were `considered` or not.
     odd_sites_ : array
         Sites that fit none of the regressions.
     implausible_sites_ : array
@@ -133,6 +168,26 @@ class FMLR(RegressorMixin, FederatedEstimator):
     """
 
     _algorithm = ALGORITHM
+    _fixed: ClassVar[Mapping[str, Any]] = {"weighted": False}
+    _takes_weights = True
+    _private = (*FederatedEstimator._private, "_known")
+    _used: FmlrSettings
+    _known: PlainSites | DepartingSites
+
+    def fit(self, X=None, y=None, groups=None, sample_weight=None):
+        """Fit to sites: rows X with target y and a site name per row, or a Federation.
+
+        Without data, the engine reaches sites that hold their own. `sample_weight` (a number for
+        each row) are precision weights, as lme4 and scikit-learn have them: a row of weight w has
+        noise of variance sigma^2 / w. Weights of 2 are not rows given twice: coefficients agree,
+        what is said of the noise does not.
+        """
+        return self._fit_to(X, y, groups, sample_weight)
+
+    def _settings_for(self, settings, federation):
+        """Sites send what weights leave out of the likelihood where there are any."""
+        weighted = federation is not None and federation.weights is not None
+        return settings.replace(weighted=weighted)
 
     def _check_data(self, federation: Federation, settings) -> None:
         super()._check_data(federation, settings)
@@ -160,16 +215,32 @@ class FMLR(RegressorMixin, FederatedEstimator):
         self.history_ = {"loglik": result.history_loglik}
         self.n_iter_ = len(result.history_loglik)
         self.choice_ = result.choice()
-        self.bic_ = float(result.curve[:, 2].min())
+        self.bic_ = float(result.bic)
+        self.degrees_ = result.degrees
+        self.site_noise_ = "own" if result.own_noise else "common"
+        self._known = known_sites(result, self._used)
         if result.responsibilities is not None:
             self.responsibilities_ = result.regular_share(result.responsibilities)
             self.labels_ = result.labels
+            self._read_sites(result)
         self.implausible_sites_ = self.client_names_[result.implausible]
         self.odd_sites_ = self._odd_sites(result)
+
+    def _read_sites(self, result: FmlrResult) -> None:
+        """What is known of every site."""
+        assert result.site_coef is not None
+        d, own = self.n_features_in_, result.site_coef
+        self.random_columns_ = [*self._features(), "(intercept)"][: result.coef.shape[1]]
+        self.random_covariance_ = result.random_covariance
+        self.effects_, self.site_sigma_ = result.effects, result.site_sigma
+        self.site_coef_, self.site_intercept_ = own[:, :d], own[:, d:].sum(axis=1)
 
     def _odd_sites(self, result: FmlrResult) -> np.ndarray:
         if len(result.noise) and result.labels is not None:
             return self.client_names_[result.labels == NOISE_LABEL]
+        if isinstance(self._known, DepartingSites) and result.heard is not None:
+            odd = odd_by_misfit(self._known.misfit(), result.own_noise)
+            return self.client_names_[result.heard[odd]]
         odd = odd_by_likelihood(result.site_loglik, result.site_rows, self.sigma_)
         return self.client_names_[odd]
 
@@ -231,37 +302,58 @@ class FMLR(RegressorMixin, FederatedEstimator):
 
     # ------------------------------------------------------------ use
 
-    def predict(self, X, groups=None):
+    def predict(self, X, groups=None, return_std=False, level=None):
         """Expected target of each row given what is known of its site.
 
-        A site of the fit, or one given to `adapt`, gets its own mixture of the regressions; any
-        other site, or groups=None after a fit to several sites, the population's. `groups` names
-        the site of each row, or one site for all of them.
+        A site of the fit, or one given to `adapt`, gets its own mixture of the regressions and its
+        own departure; any other site, or groups=None after a fit to several sites, the
+        population's.
+
+        Parameters
+        ----------
+        X : rows, or a Federation
+        groups : site of each row, or one site for all of them
+        return_std : bool
+            Also the standard deviation of a new target: noise, which regression the site follows,
+            its departure, and the uncertainty of coefficients.
+        level : float or None
+            Also the ends of intervals that hold a new target with this probability.
+
+        Returns
+        -------
+        mean, or (mean, std), or (mean, intervals), or (mean, std, intervals)
+            Arrays of shape (n,); intervals have shape (n, 2).
         """
         check_is_fitted(self)
         rows, sites = self._rows_and_sites(X, groups)
-        distinct, codes = np.unique(sites, return_inverse=True)
-        share = np.array([self._share(name) for name in distinct])
-        mixed, offset = share @ self.coef_, share @ self.intercept_
-        return np.einsum("nd,nd->n", rows, mixed[codes]) + offset[codes]
+        if self.fit_intercept:
+            rows = np.concatenate([rows, np.ones((len(rows), 1))], axis=1)
+        distinct, codes = np.unique(sites.astype(str), return_inverse=True)
+        asked = [self._site(name) for name in distinct]
+        if not return_std and level is None:
+            own = np.array([site.coef for site in asked]).reshape(len(asked), rows.shape[1])
+            return np.einsum("nd,nd->n", rows, own[codes])
+        if level is not None and not 0 < level < 1:
+            raise ValueError(f"level must lie between 0 and 1, not {level}")
+        found = self._known.predict(rows, asked, codes)
+        std = [found.std()] if return_std else []
+        ends = [found.intervals(level)] if level is not None else []
+        return (found.mean(), *std, *ends)
 
     def adapt(self, X, y=None, groups=None):
-        """Learn the groups of sites not in the fit from their own rows; shared parts stay.
+        """Learn groups and departures of sites not in the fit from their own rows; the rest stays.
 
         `groups` names the site of each row, or one site for all of them.
         """
-        clients, result = self._new_clients(X, y, groups), self._result
-        statistics = packed_statistics(clients, self.fit_intercept)
-        noise = result.noise_group
-        outside = None if noise is None else noise_density(statistics, noise)
-        share, _ = responsibilities(statistics, result.parameters, outside)
-        self._adapted.update(zip(clients.names, result.regular_share(share[0].T)))
+        clients = self._new_clients(X, y, groups)
+        sites = self._known.learn(packed_statistics(clients, self.fit_intercept))
+        self._adapted.update(zip(clients.names, sites))
         return self
 
     def responsibilities(self, site) -> np.ndarray:
         """Probabilities of one site's groups, (K,)."""
         check_is_fitted(self)
-        return self._share(canonical_name(site))
+        return self._site(canonical_name(site)).share
 
     def score(self, X, y=None, groups=None, sample_weight=None):
         """Coefficient of determination of `predict`; a Federation has its own y."""
@@ -269,13 +361,14 @@ class FMLR(RegressorMixin, FederatedEstimator):
         target = self._target_to_score(X, y, groups)
         return r2_score(target, predicted, sample_weight=sample_weight)
 
-    def _share(self, name: str) -> np.ndarray:
+    def _site(self, name: str) -> Site:
+        """What is known of a site: one of the fit, adapted to, or any."""
         if name in self._adapted:
             return self._adapted[name]
         known = self._position.get(name)
         if known is None or self._result.responsibilities is None:
-            return self.weights_
-        return self.responsibilities_[known]
+            return self._known.anybody
+        return self._known.of_fit(known)
 
     def summary(self) -> Summary:
         """Regressions, sites and account as tables; prints as text, shows as HTML."""

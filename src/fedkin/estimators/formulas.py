@@ -149,7 +149,15 @@ def as_pandas(table: Any, site: str = "site") -> Any:
 
 
 def _matrix(spec: Any, frame: Any) -> Any:
-    return spec.get_model_matrix(frame, context={})
+    from formulaic.errors import FormulaicError
+
+    try:
+        return spec.get_model_matrix(frame, context={})
+    except FormulaicError as error:
+        raise ValueError(
+            f"the table lacks what the formula needs: {error} Its columns are "
+            f"{listed(frame.columns)}"
+        ) from None
 
 
 def _numbers(frame: Any, name: str) -> Floats:
@@ -176,7 +184,10 @@ def _known_levels(spec: Any, frame: Any) -> None:
             continue
         values = frame[name]
         if values.isna().any():
-            raise ValueError(f"column {name!r} has {int(values.isna().sum())} missing values")
+            raise ValueError(
+                f"column {name!r} has {int(values.isna().sum())} missing values; drop these rows "
+                "or make missing a level of its own (NaN)"
+            )
         strange = sorted({str(value) for value in values if value not in levels})
         if strange:
             raise ValueError(

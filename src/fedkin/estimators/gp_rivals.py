@@ -7,15 +7,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedkin.algorithms.fgpr_result import FgprResult
-from fedkin.algorithms.fgpr_settings import OneDataSetSettings
-from fedkin.algorithms.fgpr_sites import fit_personal
+from fedkin.algorithms.fgpr_result import NOTHING_LEARNT, FgprResult
+from fedkin.algorithms.fgpr_settings import LocalSettings, OneDataSetSettings
+from fedkin.algorithms.fgpr_sites import fit_personal, priors_of
 from fedkin.arrays import Floats
 from fedkin.estimators.curves import CurveEstimator, OneCurveEstimator, without_traffic
-from fedkin.estimators.fgpr import FGPR
+from fedkin.estimators.fgpr import FGPR, NothingLearntWarning
 from fedkin.federation import Federation
 from fedkin.models.gp_posterior import SiteCurve
-from fedkin.models.gp_rows import standardisation, standardised
+from fedkin.models.gp_rows import Prepared, standardisation, standardised
 from fedkin.protocol.runs import About
 from fedkin.tables import Summary, Table
 
@@ -23,6 +23,7 @@ ROWS_LEFT = "This method shares data: all rows of all sites were brought togethe
 POOL = "all sites"
 # The settings of FGPR that mean something in a fit to one data set.
 _OPEN = ("kernel", "normalize_y", "mean", "max_points", "large_sites", "init", "max_rounds", "tol")
+_LOCAL = {"optimizer": "none", "personalise": "own"}
 _FIXED = {n: v for n, v in OneDataSetSettings.defaults().items() if n not in _OPEN}
 
 
@@ -43,6 +44,10 @@ class LocalGP(_GPRival):
         Where every site starts; None is ARD RBF times scale plus noise.
     mean : {"zero", "constant", "linear"}
         Mean function of each site's standardised target, with a vague prior ("zero": none).
+    hyperprior : bool
+        Whether hyper-parameters have weakly informative priors in units of the site's rows, and
+        predictions average over what these leave open of them; without it is maximum likelihood,
+        which may fit the noise of few rows to nothing.
     max_rounds : int
         Not used: no rounds are needed.
     tol : float
@@ -72,26 +77,42 @@ class LocalGP(_GPRival):
     array([21.])
     """
 
-    _settings = OneDataSetSettings
-    _fixed: ClassVar = {**_FIXED, "optimizer": "none", "personalise": "own"}
+    _settings = LocalSettings
+    _fixed: ClassVar = {n: v for n, v in {**_FIXED, **_LOCAL}.items() if n != "hyperprior"}
     _plots = CurveEstimator._plots
 
     def _warn(self, federation: Federation | None) -> None:
         """Nothing is searched for together that could fail to settle."""
+        if not self._result.learnt:
+            self._warning(NOTHING_LEARNT, NothingLearntWarning)
 
     def _own_priors(self, site: Federation, k: int) -> tuple[np.ndarray, np.ndarray]:
-        # Maximum likelihood, as people fit a curve of their own.
-        return self._result.site_theta[k][None], np.ones(1)
+        mode = self._result.site_theta[k]
+        if not self._used.weak_priors:
+            # Maximum likelihood, as people fit a curve of their own.
+            return mode[None], np.ones(1)
+        return self._cloud(site, mode, mode, np.inf)
 
     def adapt(self, X, y=None, groups=None):
         """Fit new sites by themselves."""
         clients = self._new_clients(X, y, groups)
         data, start = self._prepared(clients), self.theta_[0]
         for k, name in enumerate(clients.names):
-            one = data.take(np.array([k]))
-            theta = fit_personal(one, self._form, start, "own") if one.rows[0] > 1 else start
-            self._curves[name] = self._conditioned(clients.take([k]), theta[None], np.ones(1))
+            one, site = data.take(np.array([k])), clients.take([k])
+            theta, weights = start[None], np.ones(1)
+            if one.rows[0] > 1:
+                theta, weights = self._fitted(site, one)
+            self._curves[name] = self._conditioned(site, theta, weights)
         return self
+
+    def _fitted(self, site: Federation, data: Prepared) -> tuple[np.ndarray, np.ndarray]:
+        priors = None
+        if self._used.weak_priors:
+            priors = priors_of(site, self._form, float(data.scale[0]))
+        mode = fit_personal(data, self._form, self.theta_[0], "own", priors)
+        if priors is None:
+            return mode[None], np.ones(1)
+        return self._cloud(site, mode, mode, np.inf)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -188,7 +209,7 @@ class PooledGP(OneCurveEstimator, _GPRival):
         super()._read(run)
         result, self._units = self._result, {}
         pool = _pooled(self._data, result.location, result.scale)
-        self._pool = self._conditioned(pool, self.theta_, self.weights_, normalize_y=False)
+        self._pool = self._plan(normalize_y=False).given(pool, self.theta_, self.weights_)
         self._learn_units(self._data)
 
     def summary(self) -> Summary:

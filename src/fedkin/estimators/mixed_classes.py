@@ -9,11 +9,9 @@ import numpy as np
 from sklearn.utils.validation import column_or_1d
 
 from fedkin.algorithms.mixed_model_settings import MixedModelSettings
-from fedkin.algorithms.softmax_mixed import (
-    SoftmaxMixedResult,
-    SoftmaxMixedSettings,
-    departures,
-)
+from fedkin.algorithms.softmax_mixed import SoftmaxMixedSettings
+from fedkin.algorithms.softmax_mixed_result import SoftmaxMixedResult
+from fedkin.algorithms.softmax_mixed_sites import departures
 from fedkin.arrays import Array, Floats, Indices
 from fedkin.federation import Federation
 from fedkin.models.softmax_mixed import probabilities
@@ -23,6 +21,7 @@ from fedkin.names import listed
 def settings_of(settings: MixedModelSettings) -> SoftmaxMixedSettings:
     """Settings of the softmax regressions; after a step of sqrt(tol) what is left is about tol."""
     return SoftmaxMixedSettings(
+        covariance=settings.covariance,
         fit_intercept=settings.fit_intercept,
         share=settings.share,
         max_rounds=settings.max_rounds,

@@ -2,64 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.base import RegressorMixin
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import accuracy_score, r2_score
-from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted
 
 from fedkin.algorithms.mixed_model import MIXED_MODEL
-from fedkin.algorithms.mixed_model_facts import Rows
-from fedkin.algorithms.mixed_model_result import (
-    CONVERGED,
-    LEVEL,
-    coefficient_intervals,
-    fixed_table,
-    term_names,
-    variance_table,
-)
-from fedkin.algorithms.mixed_model_settings import (
-    CLASSES,
-    COUNTS,
-    WITHOUT_LEVEL,
-    MixedModelSettings,
-)
-from fedkin.algorithms.mixed_model_sites import check_counts
+from fedkin.algorithms.mixed_model_data import check_counts
+from fedkin.algorithms.mixed_model_settings import CLASSES, COUNTS
 from fedkin.algorithms.softmax_mixed import SOFTMAX_MIXED
 from fedkin.engines import InProcess
 from fedkin.engines.kept import KeptReplies
 from fedkin.estimators.base import FederatedEstimator
-from fedkin.estimators.fmlr import ImplausibleSitesWarning, OddSitesWarning
-from fedkin.estimators.formulas import Design, design_of
-from fedkin.estimators.mixed_classes import (
-    ClassesFacts,
-    codes_of,
-    encoded,
-    settings_of,
-    with_memories,
-)
+from fedkin.estimators.formulas import design_of
+from fedkin.estimators.mixed_classes import encoded, settings_of
+from fedkin.estimators.mixed_columns import by_formula, columns_of, position, positions
+from fedkin.estimators.mixed_read import ReadMixedModel
 from fedkin.federation import Federation
-from fedkin.names import listed
-from fedkin.protocol.runs import About
-from fedkin.tables import Table
-
-# The place of a site that is not in the fit.
-NEW_SITE = -1
 
 
-def _has_probabilities(estimator: Any) -> bool:
-    return estimator.family in ("binomial", CLASSES)
-
-
-def _has_errors(estimator: Any) -> bool:
-    return bool(estimator.family != CLASSES)
-
-
-class MixedModel(RegressorMixin, FederatedEstimator):
+class MixedModel(ReadMixedModel):
     """Mixed model over sites: common coefficients, and how far each site departs from them.
 
     Every site has coefficients of its own around common ones. How far sites differ is estimated,
@@ -77,12 +38,14 @@ class MixedModel(RegressorMixin, FederatedEstimator):
         Of the target: normal; successes (0/1, or counts among `trials`), with the logit as link;
         classes with labels of any kind; counts, with the logarithm as link. With "multinomial" a
         softmax regression of each site is pulled towards the common one, as far as rows left out
-        say, with one variance for all standardised features and one for intercepts.
+        say, with variances of every class.
     method : {"reml", "ml"}
         Restricted or plain maximum likelihood; for counts it is always plain.
     covariance : {"full", "diagonal", "isotropic"}
         Of the sites' departures: any; uncorrelated; or one variance for all slopes (in units of
-        the columns' spread) and one for the level, for many columns.
+        the columns' spread) and one for the level, for many columns. Classes have no correlations:
+        "isotropic" (and "full") is one variance for every class and block of columns, the
+        standardised features and the intercept; "diagonal" is one for every class and column.
     site_noise : {"common", "own"}
         One noise for all sites, or one for each, drawn from a common inverse gamma: for sites that
         do not measure equally well.
@@ -155,14 +118,16 @@ class MixedModel(RegressorMixin, FederatedEstimator):
     aic_, bic_ : float
         Information criteria on that likelihood, as lme4 has them.
     difference_test_ : SiteTest or None
-        Likelihood ratio test of "sites do not differ", corrected for the boundary; None where each
-        site has its own noise, or with share="gradients".
+        Likelihood ratio test of "sites do not differ" (where each has its own noise: in nothing
+        else), corrected for the boundary; its p-value is a bound where `exact` is false. None for
+        classes, and where other sites were heard without effects than at the end.
     classes_ : array of shape (C,)
         Labels, with family="multinomial"; `coef_`, `site_coef_` and `effects_` then have an axis of
         classes before that of columns (effects those of standardised columns), and what rests on
         standard errors is not there.
-    random_variances_ : array of shape (2,)
-        Of departures of standardised features and of intercepts, with family="multinomial".
+    random_variances_ : array of shape (C, 2) or (C, d + 1)
+        Variances of departures, of standardised columns, with family="multinomial": of every class
+        for features and for the intercept; with covariance="diagonal" for every column.
     left_out_loss_ : float
         Mean log loss of rows left out, with family="multinomial".
     singular_ : bool
@@ -199,9 +164,8 @@ class MixedModel(RegressorMixin, FederatedEstimator):
     """
 
     _algorithm = MIXED_MODEL
-    _used: MixedModelSettings
-    _facts: Any
-    intercept_: Any
+    _takes_weights = True
+    _fixed: ClassVar = {"weighted": False}
     _private = (*FederatedEstimator._private, "_facts", "_place", "_design")
 
     @classmethod
@@ -210,6 +174,21 @@ class MixedModel(RegressorMixin, FederatedEstimator):
         settings = super()._parameters()
         last = {name: settings.pop(name) for name in ("random_state", "engine")}
         return {**settings, "formula": None, **last}
+
+    def fit(self, X=None, y=None, groups=None, sample_weight=None):
+        """Fit to one table with sites named in `groups`, a Federation, or the engine's sites.
+
+        Parameters
+        ----------
+        X : rows, a table (with a formula), or a Federation
+        y : target of each row; not with a Federation or a formula
+        groups : site of each row; not with a Federation or a formula
+        sample_weight : weight of each row, one for all, or None
+            A row of weight w has noise of variance sigma^2 / w, as lme4's `weights`; with counts
+            and classes it counts as w equal rows. Rows of weight zero are left out. A Federation
+            brings its own (`Federation.with_weights`).
+        """
+        return self._fit_to(X, y, groups, sample_weight)
 
     def _federation(self, X, y, groups):
         self._design = None
@@ -232,17 +211,18 @@ class MixedModel(RegressorMixin, FederatedEstimator):
     def _settings_for(self, settings, federation):
         """Columns by position: names do not travel."""
         if self._design is not None:
-            settings = _by_formula(settings, self._design)
-        names = _columns_of(federation, self.engine)
+            settings = by_formula(settings, self._design)
+        names = columns_of(federation, self.engine)
         beside = {
-            word: _position(word, getattr(settings, word), names) for word in ("trials", "offset")
+            word: position(word, getattr(settings, word), names) for word in ("trials", "offset")
         }
         out = [column for column in beside.values() if column is not None]
         random = settings.random
         if isinstance(random, tuple):
-            random = _positions(random, names)
+            random = positions(random, names)
             random = tuple(c if isinstance(c, str) else c - sum(j < c for j in out) for c in random)
-        return settings.replace(random=random, **beside)
+        weighted = federation is not None and federation.weights is not None
+        return settings.replace(random=random, weighted=weighted, **beside)
 
     def _check_data(self, federation, settings):
         super()._check_data(federation, settings)
@@ -285,266 +265,3 @@ class MixedModel(RegressorMixin, FederatedEstimator):
         target = self._design.targets(X) if y is None else np.asarray(y, dtype=np.float64)
         rows, sites = self._rows_and_sites(X, groups)
         return Federation.of_known_sites(rows, sites, target)
-
-    # ------------------------------------------------------------ after
-
-    def _read_classes(self, run) -> None:
-        """Fitted attributes where the target is a class."""
-        result = self._result = with_memories(run.result, run.memories)
-        facts = self._facts = ClassesFacts(result, settings_of(self._used))
-        if not hasattr(self, "classes_"):
-            self.classes_ = np.arange(len(result.coef))
-        self.n_features_in_ = len(result.mean)
-        self.coef_, self.intercept_ = facts.in_units(result.coef)
-        own = facts.in_units(result.coef + result.departures)
-        self.site_coef_, self.site_intercept_ = own
-        self.effects_ = result.departures
-        self.random_columns_ = term_names(self._terms(), np.arange(result.coef.shape[1]))
-        self.random_variances_ = result.variances[:2]
-        self.left_out_loss_ = float(result.loss)
-        self.implausible_sites_ = self.odd_sites_ = self.client_names_[:0]
-        self.collinear_: list[str] = []
-        self.converged_ = bool(result.converged)
-        self.history_ = {"tried": result.tried}
-
-    def _remember_places(self, heard) -> None:
-        place = {int(k): i for i, k in enumerate(heard)}
-        self._place = {name: place.get(k, NEW_SITE) for name, k in self._position.items()}
-
-    def _read(self, run) -> None:
-        if self.family == CLASSES:
-            self._read_classes(run)
-            self._remember_places(self._result.heard)
-            return
-        result = self._result = run.result.with_memories(run.memories)
-        facts = self._facts = result.facts(self._used)
-        d = len(result.coef) - self._used.fit_intercept
-        error = np.sqrt(np.diag(result.coef_covariance))
-        self.n_features_in_ = d + len(self._used.beside)
-        if isinstance(self.engine, KeptReplies) and self.engine.features is not None:
-            self.feature_names_in_ = np.array(self.engine.features, dtype=object)
-        self.coef_, self.coef_se_, self.df_ = result.coef[:d], error[:d], facts.degrees[:d]
-        self.intercept_ = float(result.coef[d:].sum())
-        self.intercept_se_ = float(error[d:].sum())
-        self._read_sites(result, d)
-        self.random_covariance_ = result.random_covariance
-        self.icc_, self.loglik_ = facts.icc, float(result.loglik)
-        self.aic_, self.bic_ = facts.aic, facts.bic
-        self.singular_ = facts.singular
-        self.collinear_ = term_names(self._terms(), np.array(facts.collinear, dtype=int))
-        self.converged_ = bool(result.gradient <= max(CONVERGED, self.tol))
-        history = result.history_criterion
-        self.history_ = {} if history is None else {"criterion": history}
-        self._remember_places(result.heard)
-
-    def _read_sites(self, result, d) -> None:
-        """What is known of every site."""
-        self.effects_ = result.effects
-        self.effects_se_ = np.sqrt(np.einsum("mqq->mq", result.effects_covariance))
-        self.random_columns_ = term_names(self._terms(), result.random)
-        own = np.tile(result.coef, (len(self.effects_), 1))
-        own[:, result.random] += self.effects_
-        self.site_coef_, self.site_intercept_ = own[:, :d], own[:, d:].sum(axis=1)
-        self.implausible_sites_ = self.client_names_[result.implausible]
-        self.odd_sites_ = self.client_names_[result.odd]
-        if result.sigma is not None:
-            self.sigma_ = float(result.sigma)
-            one = np.full(len(self.effects_), self.sigma_)
-            self.site_sigma_ = one if result.site_sigma is None else result.site_sigma
-
-    def _terms(self) -> list[str]:
-        """Names of the columns that have coefficients."""
-        return [name for j, name in enumerate(self._features()) if j not in self._used.beside]
-
-    def _about(self) -> About:
-        left = self.traffic_.bytes_up_by_field
-        return About(self.client_names_, self._terms(), self._used, left)
-
-    def _warn(self, federation: Federation | None) -> None:
-        if not self.converged_ and self.family == CLASSES:
-            super()._warn(federation)
-        elif not self.converged_:
-            self._warning(
-                f"the likelihood's slope is {self._result.gradient:.2g} where the search ended "
-                f"(max_rounds={self.max_rounds}); estimates may be off; allow more rounds, or look "
-                "for columns of very different size",
-                ConvergenceWarning,
-            )
-        if len(self.implausible_sites_):
-            self._warning(
-                f"{len(self.implausible_sites_)} of {len(self.client_names_)} sites sent numbers "
-                f"that no rows can give and were left out: {listed(self.implausible_sites_)}. Look "
-                "at these sites.",
-                ImplausibleSitesWarning,
-            )
-        if len(self.odd_sites_):
-            self._warning(
-                f"{len(self.odd_sites_)} of {len(self.client_names_)} sites do not go with the "
-                f"others and did not count: {listed(self.odd_sites_)}. Look at these sites.",
-                OddSitesWarning,
-            )
-        if self.collinear_:
-            self._warning(
-                f"columns depend on each other: {listed(self.collinear_)}; their coefficients are "
-                "the shortest of all that fit equally well. Drop one of them to read them singly"
-            )
-
-    @property
-    def difference_test_(self):
-        """Likelihood ratio test of "sites do not differ", corrected for the boundary."""
-        check_is_fitted(self)
-        if self.family == CLASSES:
-            return None
-        return self._facts.difference
-
-    # ------------------------------------------------------------ use
-
-    def predict(self, X, groups=None, return_std=False, level=None):
-        """Expected target of each row, with what is known of its site.
-
-        A site of the fit, or one given to `adapt`, has its own coefficients; any other site, or
-        groups=None after a fit to several sites, the common ones. With family="binomial" it is the
-        probability of success, averaged over what is not known of the site.
-
-        Parameters
-        ----------
-        X : rows, or a Federation
-        groups : site of each row, or one site for all of them
-        return_std : bool
-            Also the standard deviation of a new target: noise, uncertainty of the common
-            coefficients and of the site's departure (at an unknown site: the whole spread of
-            departures). For counts, that of the expected target.
-        level : float or None
-            Also the ends of intervals that hold a new target (for counts the expected one) with
-            this probability.
-
-        Returns
-        -------
-        mean, or (mean, std), or (mean, intervals), or (mean, std, intervals)
-            Arrays of shape (n,); intervals have shape (n, 2).
-        """
-        check_is_fitted(self)
-        if self.family == CLASSES:
-            if return_std or level is not None:
-                raise ValueError("classes have no spread; predict_proba gives probabilities")
-            return self.classes_[self.predict_proba(X, groups).argmax(axis=1)]
-        rows = self._rows(X, groups)
-        if not return_std and level is None:
-            return self._facts.means(rows)
-        mean, std, ends = self._facts.predict(rows, level)
-        return (mean, *[std] * bool(return_std), *[ends] * (level is not None))
-
-    @available_if(_has_probabilities)
-    def predict_proba(self, X, groups=None):
-        """Probabilities of `classes_`, (n, C); with family="binomial" of failure and success."""
-        check_is_fitted(self)
-        if self.family == CLASSES:
-            rows = self._rows(X, groups)
-            d = self.n_features_in_
-            return self._facts.probabilities(rows.design[:, :d], rows.places)
-        success = self.predict(X, groups)
-        return np.stack([1.0 - success, success], axis=1)
-
-    def _rows(self, X, groups) -> Rows:
-        """Rows to predict with the places of their sites."""
-        rows, sites = self._rows_and_sites(X, groups)
-        used = self._used
-        kept = [j for j in range(rows.shape[1]) if j not in used.beside]
-        design = np.concatenate([rows[:, kept], np.ones((len(rows), int(used.fit_intercept)))], 1)
-        offset = np.zeros(len(rows)) if used.offset is None else rows[:, used.offset]
-        return Rows(design, self._places(sites), offset)
-
-    def _places(self, sites: np.ndarray) -> np.ndarray:
-        """The place of every row's site in the fit; -1 for a new one."""
-        distinct, codes = np.unique(sites.astype(str), return_inverse=True)
-        return np.array([self._place.get(name, NEW_SITE) for name in distinct])[codes]
-
-    def adapt(self, X, y=None, groups=None):
-        """Learn how far sites that were not in the fit depart; what is common stays."""
-        check_is_fitted(self)
-        if self.family == CLASSES:
-            if isinstance(X, Federation):
-                X = replace(X, y=None if X.y is None else codes_of(X.y, self.classes_))
-            y = None if y is None else codes_of(y, self.classes_)
-        clients = self._new_clients(X, y, groups)
-        if self.family == CLASSES:
-            known = self._facts.n_places
-            self._facts.extend(clients)
-            self._place |= {name: known + k for k, name in enumerate(clients.names)}
-            return self
-        if not self._used.gaussian:
-            check_counts(clients, self._used)
-        known = self._facts.n_places
-        self._facts = self._facts.extended(clients)
-        self._place |= {name: known + k for k, name in enumerate(clients.names)}
-        return self
-
-    def score(self, X, y=None, groups=None, sample_weight=None):
-        """Coefficient of determination of `predict`, or the share of right classes.
-
-        A Federation has its own y.
-        """
-        predicted = self.predict(X, groups)
-        if self._design is not None and y is None:
-            y = self._design.targets(X)
-        target = self._target_to_score(X, y, groups)
-        if self.family == CLASSES:
-            return accuracy_score(target, predicted, sample_weight=sample_weight)
-        return r2_score(target, predicted, sample_weight=sample_weight)
-
-    @available_if(_has_errors)
-    def conf_int(self, level=LEVEL) -> np.ndarray:
-        """Ends of intervals of `coef_`, (d, 2), by Student's t with Satterthwaite's degrees."""
-        check_is_fitted(self)
-        return coefficient_intervals(self._result, self._facts, level)[: len(self.coef_)]
-
-    @available_if(_has_errors)
-    def fixed_effects(self, level=LEVEL) -> Table:
-        """Common coefficients with standard error, degrees of freedom, t, p and interval."""
-        check_is_fitted(self)
-        return fixed_table(self._result, self._facts, self._terms(), level)
-
-    @available_if(_has_errors)
-    def variance_components(self, level=LEVEL, intervals="wald") -> Table:
-        """Standard deviations and correlations of the departures, and the noise.
-
-        `intervals` are by Wald's formula (quick) or "profile" (by the likelihood).
-        """
-        check_is_fitted(self)
-        return variance_table(self._result, self._facts, self._about(), level, intervals)
-
-
-def _by_formula(settings: MixedModelSettings, design: Design) -> MixedModelSettings:
-    """Settings with what the formula says of them."""
-    random: Any = design.random if design.random_level else (*design.random, WITHOUT_LEVEL)
-    if not design.random:
-        random = "intercept"
-    covariance = "diagonal" if design.parsed.uncorrelated else settings.covariance
-    return settings.replace(random=random, covariance=covariance, fit_intercept=design.intercept)
-
-
-def _columns_of(federation: Federation | None, engine: Any) -> tuple[str, ...]:
-    """Names of the columns of a fit."""
-    if federation is not None:
-        return federation.feature_names
-    return tuple(getattr(engine, "features", None) or ())
-
-
-def _positions(columns: tuple[Any, ...], names: tuple[str, ...]) -> tuple[Any, ...]:
-    """Columns by position; a name that is not there is told."""
-    places = {name: j for j, name in enumerate(names)}
-    unknown = [c for c in columns if isinstance(c, str) and c not in (*places, WITHOUT_LEVEL)]
-    if unknown:
-        raise ValueError(f"random names {listed(unknown)}; the columns are {listed(names)}")
-    return tuple(places.get(c, c) if isinstance(c, str) else c for c in columns)
-
-
-def _position(word: str, column: Any, names: tuple[str, ...]) -> int | None:
-    """The place of the column of trials or offset."""
-    if isinstance(column, str) and column not in names:
-        raise ValueError(f"{word} names {column!r}; the columns are {listed(names)}")
-    if isinstance(column, str):
-        return names.index(column)
-    if column is not None and names and not 0 <= column < len(names):
-        raise ValueError(f"{word}={column}, but there are {len(names)} columns")
-    return None if column is None else int(column)

@@ -8,23 +8,47 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from fedkin.algorithms.clustered_result import NO_CLUSTER
 from fedkin.algorithms.odcl import ODCL as ALGORITHM
 from fedkin.algorithms.odcl import OdclResult
 from fedkin.algorithms.odcl_settings import OdclSettings
 from fedkin.estimators.clustered import ClusteredEstimator
 from fedkin.federation import Federation
+from fedkin.models.local_loss import LocalLoss
 from fedkin.names import listed
 from fedkin.protocol import Run
 from fedkin.settings import Settings, one_of
 
 PICTURES = one_of("sites", "choice", "path")
+# Rows below which a new site's own fit is not worth having.
+LEAST_ROWS = 3
 
 
 class NoCovarianceWarning(UserWarning):
     """Sites were to be weighted by a sampling covariance that their rows do not give."""
 
 
-class ODCL(ClusteredEstimator):
+class _WeightedRows(ClusteredEstimator):
+    """Estimators whose rows may count more or less than others."""
+
+    _takes_weights = True
+
+    def fit(self, X=None, y=None, groups=None, sample_weight=None):
+        """Fit to sites: rows X with target y and a site name per row, or a Federation.
+
+        `sample_weight`: what each row counts, as in scikit-learn; a row of weight zero is none. The
+        logistic penalty is relative to the sum of a site's weights, the squared one to its rows.
+        Without data, the engine reaches sites that hold their own.
+        """
+        return self._fit_to(X, y, groups, sample_weight)
+
+    def _check_data(self, federation: Federation, settings) -> None:
+        super()._check_data(federation, settings)
+        if federation.weights is not None and settings.solver != "exact":
+            raise ValueError("stochastic steps take no weights of rows; use solver='exact'")
+
+
+class ODCL(_WeightedRows):
     """Which sites are of a kind, and the model of each kind, in one round.
 
     Every site fits its own model; the server clusters the models and averages each cluster.
@@ -32,13 +56,15 @@ class ODCL(ClusteredEstimator):
     Parameters
     ----------
     n_clusters : int or None
-        None chooses it: the smallest number whose scatter the sites' own sampling covariances
-        explain, or, where a site has too few rows to give one, the silhouette with a gap test
-        against one cluster. `choice_` keeps the curve.
+        None chooses it, up to every site alone: BIC says how many kinds there are, and those kinds,
+        one model for all and every site alone are compared by the errors to be expected at further
+        rows of the sites. Where sites send models without sums of products or covariances, the
+        silhouette decides, with a gap test against one cluster. `choice_` keeps the curve.
     clustering : {"kmeans", "spectral", "spectral_part_one", "gradient", "huber", "convex"}
         "spectral_part_one" is the paper's Algorithm 2 without its last two parts; "huber" is
-        gradient clustering with Huber's cost. Where sites send sampling covariances, models are
-        clustered in units of their mean, except by "convex".
+        gradient clustering with Huber's cost. Where sites send sums of products or covariances, the
+        distance of two models is that of their predictions at the sites' rows, except by "convex",
+        and sites that cannot carry a model of their own join where their rows are likeliest.
     penalty : {"auto", "clusterpath", "interval"} or float
         For convex clustering. "auto": the path's partition with the best silhouette after a
         polish, which sees groups of three sites or more. "clusterpath": the paper's appendix C.
@@ -46,22 +72,24 @@ class ODCL(ClusteredEstimator):
     n_neighbors : int or None
         For convex clustering at a given penalty. None couples all sites alike; a number only
         neighbours, the nearer the stronger (Remark 23).
-    aggregate : {"mean", "size", "precision", "statistics", "median"}
-        How a cluster's model comes from its sites': plain mean, weighted by rows or by inverse
-        covariance, pooled least squares from X'X and X'y (squared loss), geometric median. With
-        "precision" a site that has no covariance to send (fewer than five rows more than
-        coefficients, or over 200 coefficients) has no say, and a cluster of such sites alone is
-        weighted by rows; a warning names them.
+    aggregate : {"auto", "mean", "size", "precision", "statistics", "median"}
+        How a cluster's model comes from its sites': weighted by inverse covariance ("precision"),
+        by rows, the paper's plain mean, pooled least squares from X'X and X'y (squared loss), or
+        geometric median. "auto" is "precision" as far as what is sent allows. Where covariances
+        are sent, a site that has none (fewer than five rows more than coefficients) has no say
+        with "precision", and a cluster of such sites alone is weighted by rows; asked for
+        "precision", a warning names them.
     robust : bool
         Set aside sites far from every neighbour (label -1, named in `odd_sites_`); they keep their
         own model. Groups of fewer than four sites count as far from every neighbour, too.
     refine_rounds : int
         Further rounds in which sites choose the model that fits them best.
     space : {"auto", "models", "predictions"}
-        What is clustered. "auto": models, or what shared models predict of a site if statistics
-        are shared and the median site has fewer than two rows a coefficient.
+        What is clustered. "auto": models, or what shared models predict of a site if the median
+        site has fewer than two rows a coefficient, or most sites determine no model of their own.
     max_clusters : int or None
-        Most clusters to choose from when `n_clusters` is None and no penalty is given.
+        Most clusters to choose from when `n_clusters` is None and no penalty is given; if there are
+        fewer than sites, none stays alone for want of others like it.
     solver : {"exact", "sgd"}
         "sgd" takes `n_steps` stochastic steps at each site instead of the exact fit (I-ODCL).
     n_steps : int
@@ -77,8 +105,10 @@ class ODCL(ClusteredEstimator):
         `penalty="interval"`.
     send : {None, "model", "rows", "covariance", "statistics"}
         What leaves a site: its model, also its number of rows, also the model's covariance, or its
-        sums of products. None is the least that serves the other settings; where it is less, the
-        silhouette chooses `n_clusters`.
+        sums of products. None is the least that serves the other settings: with defaults the sums
+        (squared loss; of more than 200 coefficients rows and model alone) or the covariance. Where
+        it is less, the silhouette chooses `n_clusters`. The paper's one-shot clustering of models
+        is `n_clusters=K, aggregate="mean", send="model"`.
     fraction : float
         Share of the sites asked in each refining round.
     [shared parameters]
@@ -125,6 +155,11 @@ class ODCL(ClusteredEstimator):
             NoCovarianceWarning,
         )
 
+    def _for_new_sites(self, local: LocalLoss) -> tuple[np.ndarray, np.ndarray]:
+        if self._result.counts.max(initial=0) > 1 or self.n_clusters_ == 1:
+            return super()._for_new_sites(local)
+        return models_of_their_own(local, self._result.population)
+
     def plot(self, kind="sites", ax=None):
         """Draw "sites" (map of the local models), "choice" (curve) or "path" (dendrogram)."""
         from fedkin.estimators import odcl_plots
@@ -139,6 +174,13 @@ class ODCL(ClusteredEstimator):
         return pictures[kind](self, ax)
 
 
+def models_of_their_own(local: LocalLoss, fallback: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Fits of new sites to their own rows; those of fewer than three rows get the fallback."""
+    enough = local.sizes >= LEAST_ROWS
+    models = np.where(enough[:, None], local.fit(), fallback)
+    return np.full(len(models), NO_CLUSTER), models
+
+
 # ------------------------------------------------------------------ clusters that are given
 
 
@@ -148,11 +190,12 @@ def _fixed_but(*free: str, **values: Any) -> dict[str, Any]:
     return {n: v for n, v in fixed.items() if n not in {"loss", "alpha", "fit_intercept", *free}}
 
 
-class NaiveAveraging(ClusteredEstimator):
-    """One model for all sites: the mean of their models, as if they were all of a kind.
+class NaiveAveraging(_WeightedRows):
+    """One model for all sites: the average of their models, as if they were all of a kind.
 
     Parameters
     ----------
+    [average]
     [shared parameters]
 
     [attributes]
@@ -166,14 +209,18 @@ class NaiveAveraging(ClusteredEstimator):
     """
 
     _algorithm = ALGORITHM
-    _fixed = _fixed_but(given_clusters="one")
+    _fixed = _fixed_but("aggregate", given_clusters="one")
 
 
-class LocalERM(ClusteredEstimator):
+class LocalERM(_WeightedRows):
     """Every site its own model: nobody joins.
+
+    A site that was not in the fit has the average of all (`aggregate`); one given to `adapt` has
+    its own model, too.
 
     Parameters
     ----------
+    [average]
     [shared parameters]
 
     [attributes]
@@ -187,7 +234,11 @@ class LocalERM(ClusteredEstimator):
     """
 
     _algorithm = ALGORITHM
-    _fixed = _fixed_but(given_clusters="own")
+    _fixed = _fixed_but("aggregate", given_clusters="own")
+
+    def _for_new_sites(self, local: LocalLoss) -> tuple[np.ndarray, np.ndarray]:
+        models = local.fit()
+        return np.full(len(models), NO_CLUSTER), models
 
 
 class OracleAveraging(ClusteredEstimator):
@@ -211,7 +262,7 @@ class OracleAveraging(ClusteredEstimator):
     """
 
     _algorithm = ALGORITHM
-    _fixed = _fixed_but("true_labels", given_clusters="true")
+    _fixed = _fixed_but("true_labels", given_clusters="true", aggregate="mean")
 
     @classmethod
     def _parameters(cls) -> dict[str, Any]:

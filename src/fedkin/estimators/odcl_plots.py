@@ -73,14 +73,16 @@ def plot_choice(model: Any, ax: Any = None) -> Any:
     axes = _axes(ax)
     number, curve = np.asarray(model.choice_["n_clusters"]), np.asarray(model.choice_["curve"])
     method = model.choice_method_
+    if method == "prediction":
+        curve = np.asarray(model.choice_["expected error"])
     if method == "path":  # the best silhouette at each number that the path reached
         reached = np.unique(number[np.isfinite(curve)])
         curve = np.array([np.nanmax(curve[number == k]) for k in reached])
         number = reached
     axes.plot(number, curve, marker="o", color=COLOURS[0], markersize=4)
-    if method == "chi2":
+    if method == "prediction":
         axes.axhline(1.0, color=ASIDE_COLOUR, linestyle="--", linewidth=1)
-        axes.text(number[-1], 1.0, "explained by sampling error ", ha="right", va="bottom")
+        axes.text(number[-1], 1.0, "the noise alone ", ha="right", va="bottom")
         axes.set_yscale("log")
     axes.axvline(model.n_clusters_, color=COLOURS[5], linewidth=1)
     axes.set_xlabel("number of clusters")
@@ -99,7 +101,7 @@ def _why_nothing_was_chosen(model: Any) -> str:
 
 
 _CURVES = {
-    "chi2": "scatter within clusters / its quantile",
+    "prediction": "squared error to be expected / noise",
     "gap": "silhouette",
     "path": "silhouette after the polish",
     "bic": "BIC",

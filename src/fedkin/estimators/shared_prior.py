@@ -21,8 +21,31 @@ if TYPE_CHECKING:
     from fedkin.estimators.fgpr import FGPR
 
 # How rows are turned into curves; sites must do it as in the fit.
-KEPT_SETTINGS = ("personalise", "normalize_y", "mean", "max_points", "large_sites")
+KEPT_SETTINGS = (
+    "personalise",
+    "normalize_y",
+    "mean",
+    "max_points",
+    "large_sites",
+    "common",
+    "hyperprior",
+)
 KEPT_ARRAYS = ("theta", "weights", "spread", "target", "curve", "converged")
+# Of a common curve; the last entry of `site_common` is about sites that were not in the fit.
+KEPT_COMMON = (
+    "common_theta",
+    "common_weights",
+    "common_frame",
+    "common_units",
+    "common_places",
+    "common_kinds",
+    "common_mean",
+    "common_covariance",
+    "common_bound",
+    "common_missed",
+    "common_tried",
+    "site_common",
+)
 
 
 def save_prior(model: FGPR, path: str | Path) -> Path:
@@ -34,6 +57,9 @@ def save_prior(model: FGPR, path: str | Path) -> Path:
         "features": [str(name) for name in getattr(model, "feature_names_in_", ())],
     }
     arrays = {name: model._result[name] for name in KEPT_ARRAYS}
+    if model._result.common_theta is not None:
+        arrays |= {name: model._result[name] for name in KEPT_COMMON}
+        arrays["site_common"] = arrays["site_common"][-1:]
     save_arrays(Path(path), {"words": np.array(json.dumps(words)), **arrays})
     return Path(path)
 
@@ -43,7 +69,8 @@ def load_prior(family: type[FGPR], path: str | Path) -> FGPR:
     if Path(path).exists() and not zipfile.is_zipfile(path):
         raise ValueError(f"{path} is not a prior of {family.__name__}")
     arrays = load_arrays(path)
-    if set(arrays) != {"words", *KEPT_ARRAYS}:
+    plain = {"words", *KEPT_ARRAYS}
+    if set(arrays) not in (plain, plain | set(KEPT_COMMON)):
         raise ValueError(f"{path} is not a prior of {family.__name__}")
     words = json.loads(str(arrays.pop("words")))
     kernel = words["kernel"] and from_spec(words["kernel"])

@@ -10,7 +10,7 @@ from fedkin.inference.benefit import Benefit, benefit
 from fedkin.inference.checks import CheckWarning, Findings, checks
 from fedkin.inference.conformal import Conformal, conformalize
 from fedkin.inference.meta import MetaAnalysis, meta_analysis, site_estimates
-from fedkin.inference.odd_sites import odd_by_likelihood
+from fedkin.inference.odd_sites import odd_by_likelihood, odd_by_misfit
 from fedkin.inference.planning import Plan, plan
 from fedkin.inference.sample_sizes import RowsNeeded, local_error_constant, rows_needed
 
@@ -28,6 +28,7 @@ __all__ = [
     "local_error_constant",
     "meta_analysis",
     "odd_by_likelihood",
+    "odd_by_misfit",
     "plan",
     "rows_needed",
     "site_estimates",

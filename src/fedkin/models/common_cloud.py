@@ -9,25 +9,35 @@ give their weights and the common curve under each.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkin.models.gp_uncertainty import CLOUD, DIFFERENCE_STEP, LEAST_WEIGHT, WIDER, spaced_normals
+from fedkin.models.gaussian_process import LOG_2PI
+from fedkin.models.gp_uncertainty import (
+    CLOUD,
+    DIFFERENCE_STEP,
+    LEAST_CURVATURE,
+    LEAST_WEIGHT,
+    WIDER,
+    spaced_normals,
+)
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
-# No logarithm is left more open than two either way, a factor of seven.
-LEAST_CURVATURE = 0.25
-
 
 class Cloud(NamedTuple):
-    """Parameters (S, p) around a mode, and the standard normal draws (S, f) they came from."""
+    """Parameters (S, p) around a mode, and the standard normal draws (S, f) they came from.
+
+    `log_volume` is the logarithm of the volume that a unit of the draws' density stands for.
+    """
 
     points: Floats
     draws: Floats
+    log_volume: float = 0.0
 
 
 def open_parameters(mode: Floats, lower: Floats, upper: Floats) -> Indices:
@@ -50,21 +60,40 @@ def curvature(gradients: Floats, free: Indices) -> Floats:
     return symmetric
 
 
-def cloud_around(mode: Floats, free: Indices, bend: Floats, lower: Floats, upper: Floats) -> Cloud:
-    """Points around the mode of a penalised bound that bends so, in pairs of opposites."""
+def cloud_around(
+    mode: Floats,
+    free: Indices,
+    bend: Floats,
+    lower: Floats,
+    upper: Floats,
+    n_points: int = CLOUD,
+) -> Cloud:
+    """Points around the mode of a penalised bound that bends so, in pairs of opposites.
+
+    Draws are spread by a triangular root: eigenvectors of equal values are left to rounding.
+    """
     values, vectors = np.linalg.eigh(bend)
-    deviations = WIDER / np.sqrt(np.maximum(values, LEAST_CURVATURE))
-    half = spaced_normals(CLOUD // 2, len(free))
+    spread = (vectors * (WIDER**2 / np.maximum(values, LEAST_CURVATURE))) @ vectors.T
+    root = np.linalg.cholesky(0.5 * (spread + spread.T))
+    half = spaced_normals(n_points // 2, len(free))
     draws = np.concatenate([half, -half])
-    points = np.tile(mode, (CLOUD, 1))
-    moved = mode[free] + (draws * deviations) @ vectors.T
+    points = np.tile(mode, (len(draws), 1))
+    moved = mode[free] + draws @ root.T
     points[:, free] = np.clip(moved, lower[free], upper[free])
-    return Cloud(points, draws)
+    volume = float(np.log(np.diagonal(root)).sum()) + 0.5 * len(free) * LOG_2PI
+    return Cloud(points, draws, volume)
 
 
 def cloud_weights(cloud: Cloud, penalised: Floats) -> Floats:
     """Weights (S,) from the negative penalised bounds at the points; tiny ones are zero."""
-    logs = 0.5 * (cloud.draws**2).sum(axis=1) - penalised
+    return weights_of_clouds([cloud], penalised)
+
+
+def weights_of_clouds(clouds: Sequence[Cloud], penalised: Floats) -> Floats:
+    """The same for the clouds of several models, one below the other."""
+    spread = [0.5 * (cloud.draws**2).sum(axis=1) for cloud in clouds]
+    volume = [np.full(len(c.points), c.log_volume - np.log(len(c.points))) for c in clouds]
+    logs = np.concatenate(spread) + np.concatenate(volume) - penalised
     weights = np.exp(logs - logs.max())
     weights /= weights.sum()
     weights[weights < LEAST_WEIGHT] = 0.0

@@ -31,7 +31,7 @@ class CommonForm(NamedTuple):
     """Number of features, smoothness of the two curves (inf is the RBF), and the common mean.
 
     `mean` is "zero", "constant" or "linear"; `vague` is the prior standard deviation of its
-    coefficients, which are common to all sites.
+    coefficients, which are common to all sites, `steep` that of its slopes if it is another.
     """
 
     n_features: int
@@ -39,6 +39,7 @@ class CommonForm(NamedTuple):
     own: float = np.inf
     mean: str = "zero"
     vague: float = 0.0
+    steep: float | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -92,10 +93,11 @@ def start_of(form: CommonForm, variance: float, without: tuple[str, ...] = ()) -
 
 def mean_columns(form: CommonForm, X: Floats) -> Floats:
     """Columns of the common mean times their prior standard deviation, (..., n, q)."""
-    ones = np.ones((*X.shape[:-1], 1))
-    columns = {"zero": ones[..., :0], "constant": ones}
-    linear = np.concatenate([ones, X], axis=-1) if form.mean == "linear" else columns[form.mean]
-    return form.vague * linear
+    ones = np.full((*X.shape[:-1], 1), form.vague)
+    if form.mean != "linear":
+        return ones[..., : form.n_mean]
+    steep = form.vague if form.steep is None else form.steep
+    return np.concatenate([ones, steep * X], axis=-1)
 
 
 def curve(smoothness: float, lengths: Floats, A: Floats, B: Floats) -> tuple[Floats, Floats]:

@@ -18,9 +18,13 @@ from numpy.typing import NDArray
 from fedkin.models.common_curve import Weights
 from fedkin.models.common_form import CommonForm, curve, parameters
 from fedkin.models.common_sums import inverted, site_covariance
+from fedkin.models.gaussian_process import LOG_2PI
 from fedkin.models.inducing import Points, features
 
 Floats = NDArray[np.float64]
+
+# Precisions are kept above this share of those that a known common curve would leave.
+LEAST_PRECISION = 1e-12
 
 
 def common_posterior(
@@ -52,6 +56,81 @@ def site_posterior(
     left = prior - np.einsum("ni,ni->n", pull, cross)
     variance = _carried(there, known) + _not_carried(form, full, phi) + left
     return there @ known.mean + pull @ y, variance
+
+
+def site_joint(
+    form: CommonForm,
+    full: Floats,
+    points: Points,
+    known: Weights,
+    own: tuple[Floats, Floats],
+    X: Floats,
+) -> tuple[Floats, Floats]:
+    """As `site_posterior`, with the covariance (n, n) of the curve at all rows X."""
+    rows, y = own
+    phi, cross = _scaled(form, full, points, X), _departure(form, full, X, rows)
+    pull = cross @ _inverse(form, full, rows)
+    there = phi - pull @ _scaled(form, full, points, rows)
+    M = len(points.places)
+    shared = curve(form.common, parameters(form, full).common_lengths, X, X)[0]
+    rest = np.exp(full[0]) * shared - phi[:, :M] @ phi[:, :M].T
+    left = _departure(form, full, X, X) - pull @ cross.T
+    return there @ known.mean + pull @ y, there @ known.covariance @ there.T + rest + left
+
+
+def site_from_nearest(
+    form: CommonForm,
+    full: Floats,
+    points: Points,
+    known: Weights,
+    near: tuple[Floats, Floats],
+    X: Floats,
+) -> tuple[Floats, Floats]:
+    """As `site_posterior`, every row X (n, d) from rows (n, k, d) and targets (n, k) of its own."""
+    rows, y = near
+    d, part = X.shape[1], parameters(form, full)
+    flat = _scaled(form, full, points, rows.reshape(-1, d)).reshape(*y.shape, -1)
+    phi = _scaled(form, full, points, X)
+    own = part.own * curve(form.own, part.own_lengths, rows, rows)[0]
+    inverse, _ = inverted(site_covariance(part, rows, own, np.ones(y.shape)), np.ones(y.shape))
+    across = curve(form.own, part.own_lengths, X[:, None], rows)[0][:, 0]
+    cross = part.level + part.slope * np.einsum("nd,nkd->nk", X, rows) + part.own * across
+    pull = np.einsum("nk,nkl->nl", cross, inverse)
+    there = phi - np.einsum("nk,nkf->nf", pull, flat)
+    left = _departure_variance(form, full, X) - np.einsum("nk,nk->n", pull, cross)
+    variance = _carried(there, known) + _not_carried(form, full, phi) + left
+    return there @ known.mean + np.einsum("nk,nk->n", pull, y), variance
+
+
+def left_out(
+    form: CommonForm, full: Floats, points: Points, known: Weights, own: tuple[Floats, Floats]
+) -> tuple[Floats, Floats]:
+    """Mean and variance (n,) of each of the site's targets given all other rows of everybody.
+
+    With P the site's block of the inverse covariance of all targets and a = inv(S) (y - Phi D w),
+    these are y - a / diag(P) and 1 / diag(P); the weights know the site's rows.
+    """
+    rows, y = own
+    phi, inverse = _scaled(form, full, points, rows), _inverse(form, full, rows)
+    through = inverse @ phi
+    precision = np.diagonal(inverse) - _carried(through, known)
+    precision = np.maximum(precision, LEAST_PRECISION * np.diagonal(inverse))
+    surprise = inverse @ (y - phi @ known.mean)
+    return y - surprise / precision, 1.0 / precision + _not_carried(form, full, phi)
+
+
+def site_left_out(
+    form: CommonForm, full: Floats, points: Points, known: Weights, own: tuple[Floats, Floats]
+) -> float:
+    """Log density of all of the site's targets given the rows of all others, as for a new site."""
+    rows, y = own
+    phi, inverse = _scaled(form, full, points, rows), _inverse(form, full, rows)
+    through = inverse @ phi
+    precision = inverse - through @ known.covariance @ through.T
+    root = np.linalg.cholesky(0.5 * (precision + precision.T))
+    half = np.linalg.solve(root, inverse @ (y - phi @ known.mean))
+    log_det = 2.0 * float(np.log(np.diagonal(root)).sum())
+    return 0.5 * (log_det - float(half @ half) - len(y) * LOG_2PI)
 
 
 def _scaled(form: CommonForm, full: Floats, points: Points, X: Floats) -> Floats:

@@ -68,6 +68,8 @@ def _curvature(clients: Federation, local: LocalLoss) -> tuple[Floats, Floats]:
     lengths = (clients.X**2).sum(axis=1) + local.fit_intercept
     largest = np.zeros(len(clients))
     np.maximum.at(largest, clients.owner, lengths * local.steepest_row)
-    strongest = np.maximum(largest + local.alpha, np.finfo(float).tiny)
+    own = local.own_strengths
+    strength = local.alpha if own is None else own.max(axis=1)
+    strongest = np.maximum(largest + strength, np.finfo(float).tiny)
     weakest = np.linalg.eigvalsh(local.curvatures())[:, 0]
     return strongest, np.maximum(weakest, LEAST_CONVEXITY * strongest)

@@ -56,4 +56,5 @@ def rows_where(federation: Federation, kept: Bools) -> Federation:
         y=None if federation.y is None else federation.y[kept],
         offsets=offsets,
         rows=federation.rows[kept] if len(federation.rows) else federation.rows,
+        weights=None if federation.weights is None else federation.weights[kept],
     )

@@ -60,6 +60,9 @@ def evaluate(data: Prepared, form: Form, theta: Floats) -> Evaluation:
         np.add.at(value, pack.owner, pieces.value)
         np.add.at(gradient, pack.owner, pieces.gradient)
         np.maximum.at(jitter, pack.owner, pieces.jitter)
+    if data.walked is not None:
+        who = data.walked.owner
+        value[who], gradient[who], jitter[who] = data.walked.evaluate(form, theta[who])
     return Evaluation(value, gradient, jitter)
 
 

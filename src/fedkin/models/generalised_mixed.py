@@ -11,25 +11,21 @@ which is what `lme4::glmer` maximises with nAGQ = 1 and nAGQ = K. The slope is t
 numbers, the moving of the mode and of the nodes included (through the third derivative of log p),
 so that a server's search on sums of values and slopes ends where its slope is zero.
 
-Rows of all clients stand one below the other, columns first (d, N); sums over a client's rows are
-`reduceat`, matrices of all clients are (q, q, m) with clients last.
+Rows and families are in `glm_rows`; matrices of all clients are (q, q, m) with clients last.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkin.models.glm_rows import GlmRows, curve
 from fedkin.models.random_covariance import Shape
 from fedkin.models.small_matrices import cholesky, solve
 
 Floats = NDArray[np.float64]
-Indices = NDArray[np.intp]
-Family = Literal["binomial", "poisson"]
 
 MOST_STEPS = 60
 MOST_HALVINGS = 30
@@ -37,86 +33,6 @@ MOST_HALVINGS = 30
 AT_REST = 1e-9
 # Of the gain a linear model promises, for a step to be taken.
 SUFFICIENT_SHARE = 1e-4
-# exp overflows beyond 709; means that large have no meaning.
-LARGEST_LOG_MEAN = 300.0
-
-
-@dataclass(frozen=True, eq=False)
-class GlmRows:
-    """Rows of m clients: fixed columns X (d, N), random ones Z (q, N), y, trials and offset (N,).
-
-    `starts` (m + 1,) stand between the clients.
-    """
-
-    X: Floats
-    Z: Floats
-    y: Floats
-    starts: Indices
-    family: Family
-    trials: Floats
-    offset: Floats
-
-    @classmethod
-    def of(
-        cls,
-        X: Floats,
-        y: Floats,
-        starts: Indices,
-        random: Indices,
-        family: Family,
-        trials: Floats | None = None,
-        offset: Floats | None = None,
-    ) -> GlmRows:
-        """From a table X (N, d) with effects on its columns `random`.
-
-        For "binomial" y counts successes of `trials` (one each unless given).
-        """
-        plain = np.ones(len(y)) if trials is None else np.asarray(trials, dtype=float)
-        shift = np.zeros(len(y)) if offset is None else np.asarray(offset, dtype=float)
-        columns = np.ascontiguousarray(X.T, dtype=float)
-        target = np.asarray(y, dtype=float)
-        return cls(columns, columns[random], target, starts, family, plain, shift)
-
-    @property
-    def n_clients(self) -> int:
-        """Number of clients m."""
-        return len(self.starts) - 1
-
-    @cached_property
-    def owner(self) -> Indices:
-        """The client of every row."""
-        return np.repeat(np.arange(self.n_clients), np.diff(self.starts))
-
-    @cached_property
-    def filled(self) -> Indices:
-        """Clients with rows."""
-        return np.flatnonzero(np.diff(self.starts) > 0)
-
-    def sums(self, values: Floats) -> Floats:
-        """Sums over every client's rows, (..., N) -> (..., m)."""
-        out = np.zeros((*values.shape[:-1], self.n_clients))
-        if len(self.filled):
-            out[..., self.filled] = np.add.reduceat(values, self.starts[self.filled], axis=-1)
-        return out
-
-    @cached_property
-    def constant(self) -> Floats:
-        """What the log likelihood has beside its terms in eta, every client's sum, (m,)."""
-        from scipy.special import gammaln
-
-        if self.family == "poisson":
-            return self.sums(-gammaln(self.y + 1.0))
-        n = self.trials
-        return self.sums(gammaln(n + 1) - gammaln(self.y + 1) - gammaln(n - self.y + 1))
-
-
-class Curve(NamedTuple):
-    """Of every row at eta: log likelihood without constant, mean, and derivatives of the mean."""
-
-    loglik: Floats
-    mean: Floats
-    weight: Floats
-    bend: Floats
 
 
 class Modes(NamedTuple):
@@ -134,19 +50,6 @@ class Marginal(NamedTuple):
     loglik: Floats
     slope: Floats
     modes: Modes
-
-
-def curve(rows: GlmRows, eta: Floats) -> Curve:
-    """Log likelihood, mean, and its first and second derivative in eta, (N,) each."""
-    if rows.family == "poisson":
-        mean = np.exp(np.minimum(eta, LARGEST_LOG_MEAN))
-        return Curve(rows.y * eta - mean, mean, mean, mean)
-    from scipy.special import expit
-
-    share = np.asarray(expit(eta))
-    loglik = rows.y * eta - rows.trials * np.logaddexp(0.0, eta)
-    weight = rows.trials * share * (1.0 - share)
-    return Curve(loglik, rows.trials * share, weight, weight * (1.0 - 2.0 * share))
 
 
 # ------------------------------------------------------------------ modes

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkin.models.generalised_mixed import Family, GlmRows, Marginal, Modes, curve, marginal
+from fedkin.models.generalised_mixed import Marginal, Modes, marginal
+from fedkin.models.glm_rows import Family, GlmRows, curve
 from fedkin.models.linear_mixed_fit import is_singular
 from fedkin.models.linear_mixed_scales import fixed_coordinates, random_coordinates
 from fedkin.models.random_covariance import Covariance, Shape, shape_of

@@ -2,8 +2,9 @@
 
 A `SiteCurve` holds the site's rows and must stay where they are. It may carry several priors with
 weights (a mixture); predictions are then mixtures of normal distributions. Sites with more than
-`max_points` rows are predicted from the nearest rows of each point (a Vecchia approximation) or
-from a random subset.
+`max_points` rows are predicted exactly where the kernel can be walked along a line
+(`state_space.py`), else from the nearest rows of each point (a Vecchia approximation) or from a
+random subset.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from scipy.special import logsumexp
 from fedkin.arrays import Floats, Indices
 from fedkin.models.gaussian_process import LOG_2PI, cholesky, correlation, squared_distances
 from fedkin.models.gp_rows import basis_at
+from fedkin.models.gp_walks import can_be_walked
 from fedkin.models.kernels import Form, from_spec
+from fedkin.models.state_posterior import posterior
+from fedkin.models.state_space import Readings, readings
 
 # Rows that a point of a large site is predicted from.
 NEIGHBOURS = 100
@@ -111,6 +115,17 @@ class SiteCurve:
         density: Floats = logsumexp(logs, axis=0, b=self.weights[:, None])
         return density
 
+    def joint_log_density(self, X: Floats, y: Floats) -> float:
+        """Log density of all targets together, of a site without rows."""
+        logs = []
+        for theta in self.theta:
+            covariance = self.scale**2 * self._own(theta, X) + self.between
+            root, _ = cholesky(covariance)
+            half = solve_triangular(root, y - self.location, lower=True)
+            log_det = 2.0 * np.log(np.diagonal(root)).sum()
+            logs.append(-0.5 * (half @ half + log_det + len(y) * LOG_2PI))
+        return float(logsumexp(logs, b=self.weights))
+
     def sample(self, X: Floats, n_samples: int, rng: np.random.Generator) -> Floats:
         """Joint samples of the curve with noise, (n, n_samples)."""
         counts = rng.multinomial(n_samples, self.weights)
@@ -119,6 +134,23 @@ class SiteCurve:
         ]
         level = np.sqrt(self.between) * rng.normal(size=n_samples)
         return self.location + level + self.scale * np.concatenate(drawn, axis=1)
+
+    def left_out(self) -> tuple[Floats, Floats]:
+        """Expected value and log density (kept,) of each target kept given the others.
+
+        In the site's units; the standardisation is taken as known.
+        """
+        X, y = self._kept
+        means, logs = [], []
+        for theta in self.theta:
+            inverse = np.linalg.inv(self._own(theta, X))
+            precision = np.maximum(np.diagonal(inverse), np.finfo(float).tiny)
+            away = (inverse @ y) / precision
+            means.append(y - away)
+            logs.append(-0.5 * (LOG_2PI - np.log(precision) + precision * away**2))
+        density: Floats = logsumexp(np.array(logs), axis=0, b=self.weights[:, None])
+        mean = self.location + self.scale * (self.weights @ np.array(means))
+        return mean, density - np.log(self.scale)
 
     # ------------------------------------------------------------ one prior, standardised
 
@@ -149,7 +181,9 @@ class SiteCurve:
         prior = self._prior(theta, X)
         if len(self.X) == 0:
             return np.zeros(len(X)), prior
-        if self.approximate and self.large == "neighbours":
+        if self.approximate and can_be_walked(self.form, X.shape[1]):
+            mean, variance = self._by_walking(theta, X)
+        elif self.approximate and self.large == "neighbours":
             mean, variance = self._by_neighbours(theta, X, prior)
         else:
             mean, explained = self._from_kept(theta, X)
@@ -187,6 +221,25 @@ class SiteCurve:
         return mean[:, None] + root @ rng.normal(size=(len(X), count))
 
     # ------------------------------------------------------------ large sites
+
+    @cached_property
+    def _readings(self) -> Readings:
+        ends = np.array([0, len(self.X)])
+        return readings(self.X[:, 0], self.target, ends, self._basis(self.X))
+
+    def _by_walking(self, theta: Floats, X: Floats) -> tuple[Floats, Floats]:
+        """Exactly, along the line."""
+        assert self.form.fast is not None
+        full = self.form.fast.fill(theta)
+        mean, variance = posterior(
+            self._readings,
+            self.form.fast.smoothness,
+            full,
+            X[:, 0],
+            np.array([0, len(X)]),
+            self._basis(X),
+        )
+        return mean, variance + np.exp(full[-1])
 
     def _by_neighbours(self, theta: Floats, X: Floats, prior: Floats) -> tuple[Floats, Floats]:
         """Every point from the rows nearest to it in units of the length scales."""

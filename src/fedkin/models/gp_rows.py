@@ -13,6 +13,10 @@ import numpy as np
 
 from fedkin.arrays import Bools, Floats, Indices
 from fedkin.federation import Federation
+from fedkin.models.gp_walks import Walked, can_be_walked
+from fedkin.models.gp_walks import walked as walked_of
+from fedkin.models.kernels import Form
+from fedkin.models.state_lanes import Series
 from fedkin.randomness import name_keys, row_uniforms
 
 Normalize = bool | Literal["mean"]
@@ -47,6 +51,8 @@ class Prepared(NamedTuple):
     rows: Floats
     location: Floats
     scale: Floats
+    walked: Walked | None = None
+    """Clients whose likelihood is not that of packed pieces."""
 
     def take(self, who: Indices) -> Prepared:
         """That of some clients."""
@@ -58,21 +64,78 @@ class Prepared(NamedTuple):
             if kept.any():
                 part = pack.part(kept)
                 packs.append(part._replace(owner=place[part.owner]))
-        return Prepared(tuple(packs), self.rows[who], self.location[who], self.scale[who])
+        walked = None
+        if self.walked is not None:
+            walked, others = self.walked.take(place)
+            packs += [_packed(owner, series) for owner, series in others]
+        return Prepared(tuple(packs), self.rows[who], self.location[who], self.scale[who], walked)
+
+
+def _packed(owner: int, series: Series) -> Packed:
+    """The rows of one client that is not walked any more."""
+    y, basis = series.columns[:, 0], series.columns[:, 1:]
+    return Packed(
+        np.array([owner]),
+        np.ascontiguousarray(series.times[None, None]),
+        np.ascontiguousarray(y[None]),
+        series.sizes,
+        np.ascontiguousarray(basis.T[None]),
+    )
 
 
 def prepare(
-    clients: Federation, normalize_y: Normalize = True, mean: str = "zero", max_points: int = 500
+    clients: Federation,
+    normalize_y: Normalize = True,
+    mean: str = "zero",
+    max_points: int = 500,
+    form: Form | None = None,
 ) -> Prepared:
-    """Standardise, cut clients of more than `max_points` rows into random pieces, and pack."""
+    """Standardise, cut clients of more than `max_points` rows into random pieces, and pack.
+
+    With a `form` that can be walked, clients for which that is faster are, and large ones are not
+    cut.
+    """
     if clients.y is None:
         raise ValueError("a Gaussian process needs a target y at every site")
     location, scale, varies = standardisation(clients, normalize_y, mean)
     y = standardised(clients, location, scale)
     basis = mean_basis(clients, y, mean)
     rows = np.where(varies, clients.sizes, 0).astype(np.float64)
-    packs = (pack.part(varies[pack.owner]) for pack in _packs(clients, y, basis, max_points))
-    return Prepared(tuple(pack for pack in packs if len(pack.owner)), rows, location, scale)
+    walked = None
+    if form is not None and can_be_walked(form, clients.n_features):
+        walked = _walked(clients, y, basis, varies, form, max_points)
+    packs = _packs(clients, y, basis, max_points)
+    dense = varies.copy()
+    if walked is not None:
+        dense[walked.owner] = False
+        packs = _some_packs(clients, y, basis, max_points, np.flatnonzero(dense))
+    packs = (pack.part(dense[pack.owner]) for pack in packs)
+    kept = tuple(pack for pack in packs if len(pack.owner))
+    return Prepared(kept, rows, location, scale, walked)
+
+
+def _walked(
+    clients: Federation, y: Floats, basis: Floats, varies: Bools, form: Form, max_points: int
+) -> Walked | None:
+    """Of those that can be learnt from."""
+    assert form.fast is not None
+    chosen = varies[clients.owner]
+    offsets = np.concatenate([[0], np.cumsum(np.where(varies, clients.sizes, 0))])
+    return walked_of(
+        clients.X[chosen, 0], y[chosen], basis[chosen], offsets, form.fast.smoothness, max_points
+    )
+
+
+def _some_packs(
+    clients: Federation, y: Floats, basis: Floats, max_points: int, which: Indices
+) -> Iterator[Packed]:
+    """The pieces of some clients."""
+    if not len(which):
+        return
+    rows = np.isin(clients.owner, which)
+    some = clients.take(which)
+    for pack in _packs(some, y[rows], basis[rows], max_points):
+        yield pack._replace(owner=which[pack.owner])
 
 
 def _packs(clients: Federation, y: Floats, basis: Floats, max_points: int) -> Iterator[Packed]:
@@ -177,6 +240,22 @@ def basis_at(
     if mean == "constant":
         return ones
     return np.concatenate([ones, ones * (X - centre) / spread], axis=1)
+
+
+def thinned(clients: Federation, max_points: int) -> Federation:
+    """The clients with at most `max_points` rows each, drawn by name; rows stay in order."""
+    if not (clients.sizes > max_points).any():
+        return clients
+    within = np.arange(len(clients.X)) - clients.offsets[:-1][clients.owner]
+    draw = row_uniforms(name_keys(clients.names, 0)[clients.owner], within.astype(np.uint64))
+    order = np.lexsort((within, draw, clients.owner))
+    rank = np.empty(len(order), dtype=np.intp)
+    rank[order] = within
+    kept = np.flatnonzero(rank < max_points)
+    assert clients.y is not None
+    sizes = np.minimum(clients.sizes, max_points)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    return Federation(clients.X[kept], offsets, clients.names, clients.y[kept])
 
 
 def _pieces(

@@ -13,6 +13,7 @@ from scipy.special import ndtri, softmax
 
 from fedkin.arrays import Floats
 from fedkin.models.gaussian_process import evaluate
+from fedkin.models.gp_priors import Priors, penalty
 from fedkin.models.gp_rows import Prepared
 from fedkin.models.kernels import Form
 
@@ -22,28 +23,41 @@ CLOUD = 32
 WIDER = 1.2
 # Step of the finite differences of the gradient, in log-parameters.
 DIFFERENCE_STEP = 1e-3
+# With weak priors alone no logarithm is left more open than two either way, a factor of seven.
+LEAST_CURVATURE = 0.25
 # Points that count for less than this are left out.
 LEAST_WEIGHT = 1e-4
 
 
 def cloud(
-    data: Prepared, form: Form, mode: Floats, centre: Floats, spread: float
+    data: Prepared,
+    form: Form,
+    mode: Floats,
+    centre: Floats,
+    spread: float,
+    priors: Priors | None = None,
 ) -> tuple[Floats, Floats]:
-    """Log-parameters (S, p) and weights (S,) of one client; a priori normal around `centre`."""
+    """Log-parameters (S, p) and weights (S,) of one client; a priori normal around `centre`.
+
+    An infinite `spread` leaves the weak `priors` alone.
+    """
 
     def slope(theta: Floats) -> Floats:
-        return evaluate(data, form, theta).gradient[0] + (theta - centre) / spread**2
+        gradient = evaluate(data, form, theta).gradient[0] + (theta - centre) / spread**2
+        return gradient if priors is None else gradient + penalty(priors, theta)[1]
 
     def log_posterior(theta: Floats) -> float:
         away = (theta - centre) / spread
-        return -float(evaluate(data, form, theta).value[0]) - 0.5 * float(away @ away)
+        value = -float(evaluate(data, form, theta).value[0]) - 0.5 * float(away @ away)
+        return value if priors is None else value - float(penalty(priors, theta)[0])
 
     units = DIFFERENCE_STEP * np.eye(len(mode))
     changes = np.array([slope(mode + unit) - slope(mode - unit) for unit in units])
     curvature = changes / (2 * DIFFERENCE_STEP)
     values, vectors = np.linalg.eigh(0.5 * (curvature + curvature.T))
     # The rows cannot know less than the prior; at a bound the curvature may say otherwise.
-    deviations = WIDER / np.sqrt(np.maximum(values, spread**-2))
+    least = max(spread**-2, 0.0 if priors is None else LEAST_CURVATURE)
+    deviations = WIDER / np.sqrt(np.maximum(values, least))
     draws = spaced_normals(CLOUD, len(mode))
     points = np.clip(mode + (draws * deviations) @ vectors.T, form.lower, form.upper)
     logs = np.array([log_posterior(theta) for theta in points]) + 0.5 * (draws**2).sum(axis=1)

@@ -54,6 +54,16 @@ class Totals(NamedTuple):
     loglik: Floats
 
 
+def pack_noise(noise: Noise | None) -> Floats:
+    """The noise group as one array that may travel."""
+    return np.empty(0) if noise is None else np.append(noise.coef, noise.variance)
+
+
+def unpack_noise(packed: Floats) -> Noise | None:
+    """The inverse of `pack_noise`."""
+    return Noise(packed[:-1], float(packed[-1])) if len(packed) else None
+
+
 def density_coefficients(parameters: Parameters) -> Floats:
     """Vectors a with a . statistics = log density of a client in a component, (R, K, q)."""
     variance = parameters.sigma[:, None] ** 2

@@ -190,6 +190,11 @@ def form_of(spec: Spec, n_features: int) -> Form:
     return Form(spec, tuple(names), kernel.theta, lower, upper, _fast(spec))
 
 
+def is_fast(spec: Spec) -> bool:
+    """Whether a kernel is of the fast family."""
+    return _fast(spec) is not None
+
+
 def _leaves(spec: Spec) -> Iterator[Spec]:
     parts = PARTS.get(spec["kernel"], ())
     if not parts:

@@ -17,6 +17,7 @@ import numpy as np
 
 from fedkin.arrays import Bools, Floats, Indices
 from fedkin.federation import Federation
+from fedkin.models.weighted_rows import weighted
 
 # Eigenvalues of a Gram matrix scaled to unit diagonal below this count as zero: a direction the
 # data do not determine. Rounding in the sums alone gives about 1e-15 times d.
@@ -54,16 +55,24 @@ def n_coefficients(n_statistics: int) -> int:
 
 
 def packed_statistics(clients: Federation, fit_intercept: bool) -> Floats:
-    """Statistics of every client, feature-major (q, m); empty clients are zero."""
+    """Statistics of every client, feature-major (q, m); empty clients are zero.
+
+    Rows with weights are scaled by their roots first (`weighted_rows`), the 1 of the intercept too.
+    """
     assert clients.y is not None
+    rows, target, level = clients.X, clients.y, None
+    if clients.weights is not None:
+        rows, target, _ = weighted(rows, target, clients.weights)
+        level = np.sqrt(clients.weights)
     d, size = clients.n_features, clients.n_features + fit_intercept + 1
     upper = upper_triangle(size)
     packed = np.zeros((len(upper[0]) + 1, clients.n_clients))
     packed[-1] = clients.sizes
     for bucket in clients.buckets(elements=STACKED_ELEMENTS):
         # Features are taken as they stand; a copy beside 1 and y would cost as much as the sums.
-        X, y = bucket.stack(clients.X), bucket.stack(clients.y)[:, None]
-        beside = np.concatenate([bucket.present[:, None], y], axis=1) if fit_intercept else y
+        X, y = bucket.stack(rows), bucket.stack(target)[:, None]
+        ones = bucket.present if level is None else bucket.stack(level)
+        beside = np.concatenate([ones[:, None], y], axis=1) if fit_intercept else y
         gram = np.empty((len(X), size, size))
         gram[:, :d, :d] = X.mT @ X
         gram[:, :d, d:] = (beside @ X).mT
@@ -95,7 +104,8 @@ def possible(statistics: Floats, fit_intercept: bool) -> Bools:
     """Whether rows can have given the packed statistics (q, m), (m,).
 
     They have a number of rows, and a Gram matrix without negative eigenvalues (which holds the
-    inequality of Cauchy and Schwarz for every pair of columns).
+    inequality of Cauchy and Schwarz for every pair of columns). With `fit_intercept` the last
+    column's square is the number of rows; rows with weights are to be looked at without it.
     """
     blocks = range(0, statistics.shape[1], POSSIBLE_BLOCK)
     found = [_possible(statistics[:, b : b + POSSIBLE_BLOCK], fit_intercept) for b in blocks]
@@ -221,12 +231,13 @@ def _unit_diagonal(gram: Floats) -> tuple[Floats, Floats]:
     return gram / (scale[..., :, None] * scale[..., None, :]), scale
 
 
-def penalised(statistics: Floats, alpha: float, fit_intercept: bool) -> Floats:
+def penalised(statistics: Floats, alpha: float | Floats, fit_intercept: bool) -> Floats:
     """Statistics (..., q) whose least squares minimises |y - X b|^2 / 2n + alpha / 2 |b|^2.
 
-    The intercept, the last coefficient if there is one, is not penalised.
+    The intercept, the last coefficient if there is one, is not penalised. `alpha` may be an array
+    (..., p) with a strength for every client and feature.
     """
-    if alpha == 0.0:
+    if isinstance(alpha, float | int) and alpha == 0.0:
         return statistics
     upper = upper_triangle(n_coefficients(statistics.shape[-1]) + 1)
     n_penalised = n_coefficients(statistics.shape[-1]) - fit_intercept
@@ -237,7 +248,7 @@ def penalised(statistics: Floats, alpha: float, fit_intercept: bool) -> Floats:
 
 
 def sampling_covariances(
-    statistics: Floats, coef: Floats, alpha: float, fit_intercept: bool
+    statistics: Floats, coef: Floats, alpha: float | Floats, fit_intercept: bool
 ) -> Floats:
     """Covariance (m, d, d) of every client's own fit (m, d); zero where its rows do not give one.
 

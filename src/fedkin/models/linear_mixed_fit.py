@@ -113,14 +113,19 @@ def fit(
     """Fit to packed statistics (., m), clients last, as `packed_statistics` gives them."""
     prepared, shape = prepare(statistics, random, covariance, fit_intercept, weights)
     if prepared.total_rows <= prepared.rank:
-        raise ValueError(
-            f"n_samples={prepared.total_rows:g} rows in all cannot tell {prepared.rank} "
-            "coefficients and the noise; give more rows or fewer columns"
-        )
+        raise ValueError(too_few_rows(prepared.total_rows, prepared.rank))
     if np.count_nonzero(prepared.n_rows * prepared.weights) <= 1:
         return finished(prepared, shape, method, _of_one_client(prepared, shape, method))
     found = search(prepared, shape, method)
     return finished(prepared, shape, method, found)
+
+
+def too_few_rows(n_rows: float, rank: int) -> str:
+    """What is wrong where no row is left for the noise."""
+    return (
+        f"n_samples={n_rows:g} rows in all cannot tell {rank} coefficients and the noise; give "
+        "more rows or fewer columns"
+    )
 
 
 def _of_one_client(prepared: Prepared, shape: Shape, method: Method) -> Found:

@@ -22,6 +22,8 @@ from scipy.special import expit
 from fedkin.arrays import Array, Bools, Floats, Indices
 from fedkin.federation import Federation
 from fedkin.models import least_squares, logistic
+from fedkin.models.logistic_ridge import choose_logistic_ridge
+from fedkin.models.ridge_choice import choose_ridge
 from fedkin.models.row_blocks import Block, RowBlocks
 
 # Above so many coefficients the trace stands in for the largest eigenvalue.
@@ -34,6 +36,7 @@ class _PenalisedLoss(ABC):
 
     fit_intercept: bool
     alpha: float
+    """Strength of the penalty; with `strengths` it is not looked at."""
 
     default_alpha: ClassVar[float] = 0.0
     """The penalty when none is asked for."""
@@ -59,9 +62,16 @@ class _PenalisedLoss(ABC):
         """Largest second derivative of every client's loss, (m,)."""
         return np.asarray(np.linalg.eigvalsh(self.curvatures())[:, -1])
 
+    @property
+    @abstractmethod
+    def own_strengths(self) -> Floats | None:
+        """Strengths (m, d) that were chosen for every client; None where one `alpha` holds."""
+
     @cached_property
     def penalties(self) -> Floats:
-        """Strength of the penalty on every coefficient, (d,)."""
+        """Strength of the penalty on every coefficient, (d,); (m, d) if clients have their own."""
+        if self.own_strengths is not None:
+            return np.maximum(self.own_strengths, self.least_penalty)
         strength = np.full(self.n_coefficients, max(self.alpha, self.least_penalty))
         if self.fit_intercept:
             strength[-1] = self.least_penalty
@@ -74,7 +84,8 @@ class _PenalisedLoss(ABC):
         if self.fit_intercept:
             score = score + coef[:, -1:]
         pull = self._slopes(score, y) / X.shape[1]
-        gradient = (pull[:, None, :] @ X)[:, 0] + self.alpha * weights
+        shrinking = self.alpha if self.own_strengths is None else self.penalties[:, : X.shape[-1]]
+        gradient = (pull[:, None, :] @ X)[:, 0] + shrinking * weights
         if self.fit_intercept:
             gradient = np.concatenate([gradient, pull.sum(axis=1, keepdims=True)], axis=1)
         return gradient
@@ -85,6 +96,8 @@ class SquaredLoss(_PenalisedLoss):
     """Clients reduced to packed statistics (m, q)."""
 
     statistics: Floats
+    strengths: Floats | None = None
+    """Penalties of every client on every coefficient (m, d), instead of `alpha`."""
 
     @classmethod
     def of(cls, clients: Federation, fit_intercept: bool, alpha: float) -> SquaredLoss:
@@ -92,9 +105,20 @@ class SquaredLoss(_PenalisedLoss):
         packed = least_squares.packed_statistics(clients, fit_intercept)
         return cls(fit_intercept, alpha, np.ascontiguousarray(packed.T))
 
+    def with_chosen_strengths(self) -> SquaredLoss:
+        """The same clients, the penalty of each by generalised cross-validation."""
+        chosen = choose_ridge(self.statistics, self.fit_intercept)
+        return replace(self, strengths=chosen.strengths)
+
     def take(self, who: Indices) -> SquaredLoss:
         """Some clients, in the order given."""
-        return replace(self, statistics=self.statistics[who])
+        own = None if self.strengths is None else self.strengths[who]
+        return replace(self, statistics=self.statistics[who], strengths=own)
+
+    @property
+    def own_strengths(self) -> Floats | None:
+        """Strengths (m, d) that were chosen for every client; None where one `alpha` holds."""
+        return self.strengths
 
     @property
     def sizes(self) -> Floats:
@@ -108,7 +132,7 @@ class SquaredLoss(_PenalisedLoss):
 
     def fit(self) -> Floats:
         """Every client's own minimiser (m, d), the shortest one where there are several."""
-        penalised = least_squares.penalised(self.statistics, self.alpha, self.fit_intercept)
+        penalised = least_squares.penalised(self.statistics, self._ridge, self.fit_intercept)
         coef, rank = least_squares.solve_many(penalised)
         several = rank < self.n_coefficients
         coef[several] = least_squares.least_norm(penalised[several])
@@ -128,13 +152,20 @@ class SquaredLoss(_PenalisedLoss):
     def covariances(self, coef: Floats) -> Floats:
         """Sampling covariance of every client's fit, (m, d, d); zero where there is none."""
         return least_squares.sampling_covariances(
-            self.statistics, coef, self.alpha, self.fit_intercept
+            self.statistics, coef, self._ridge, self.fit_intercept
         )
+
+    @property
+    def _ridge(self) -> float | Floats:
+        """One strength, or that of every client on every feature (m, p)."""
+        if self.strengths is None:
+            return self.alpha
+        return self.strengths[:, : self.n_coefficients - self.fit_intercept]
 
     def curvatures(self) -> Floats:
         """Second derivatives of every client's penalised loss, (m, d, d)."""
         gram, _, _, n_rows = self._unpacked
-        return gram / np.maximum(n_rows, 1.0)[:, None, None] + np.diag(self.penalties)
+        return gram / np.maximum(n_rows, 1.0)[:, None, None] + _diagonal(self.penalties)
 
     def _slopes(self, score: Floats, y: Array) -> Floats:
         return score - y
@@ -150,6 +181,8 @@ class LogisticLoss(_PenalisedLoss):
     """Clients with their rows, target -1 or 1."""
 
     rows: RowBlocks
+    strengths: Floats | None = None
+    """Penalties of every client on every coefficient (m, d), instead of `alpha`."""
 
     # The paper's C, without which a site whose classes can be separated has no minimiser.
     default_alpha: ClassVar[float] = 1e-5
@@ -169,12 +202,38 @@ class LogisticLoss(_PenalisedLoss):
                 f"site {site!r}: the target has the value {clients.y[~known][0]:g}; logistic loss "
                 "needs 0 and 1, or -1 and 1: recode it before fitting"
             )
-        columns = np.concatenate([logistic.signed(clients.y)[:, None], clients.X], axis=1)
+        # A row's weight is the size of its target, whose sign is the class.
+        target = logistic.signed(clients.y)
+        if clients.weights is not None:
+            target = target * clients.weights
+        columns = np.concatenate([target[:, None], clients.X], axis=1)
         return cls(fit_intercept, alpha, RowBlocks.of(clients, columns, False))
 
     def take(self, who: Indices) -> LogisticLoss:
         """Some clients, in the order given."""
-        return replace(self, rows=self.rows.take(who))
+        own = None if self.strengths is None else self.strengths[who]
+        return replace(self, rows=self.rows.take(who), strengths=own)
+
+    @property
+    def own_strengths(self) -> Floats | None:
+        """Strengths (m, d) that were chosen for every client; None where one `alpha` holds."""
+        return self.strengths
+
+    @property
+    def totals(self) -> Floats:
+        """What the rows of every client count together, (m,)."""
+        out = np.zeros(self.rows.n_clients)
+        for block in self.rows.blocks:
+            out[block.clients] = self._parts(block)[2].sum(axis=1)
+        return out
+
+    def with_chosen_strengths(self) -> LogisticLoss:
+        """The same clients, the penalty of each by approximate leave-one-out."""
+        strengths = np.zeros((self.rows.n_clients, self.n_coefficients))
+        for block in self.rows.blocks:
+            found = choose_logistic_ridge(*self._parts(block), self.fit_intercept)
+            strengths[block.clients] = found
+        return replace(self, strengths=strengths)
 
     @property
     def sizes(self) -> Floats:
@@ -195,7 +254,8 @@ class LogisticLoss(_PenalisedLoss):
         coef = np.zeros((self.rows.n_clients, self.n_coefficients))
         settled = np.ones(self.rows.n_clients, dtype=bool)
         for block in self.rows.blocks:
-            own = logistic.minimise(*self._parts(block), self.penalties, self.fit_intercept)
+            strength = self._penalties_of(block)
+            own = logistic.minimise(*self._parts(block), strength, self.fit_intercept)
             coef[block.clients], settled[block.clients] = own
         return coef, settled
 
@@ -206,27 +266,28 @@ class LogisticLoss(_PenalisedLoss):
             X, y, present = self._parts(block)
             margins = y[:, None, :] * (models @ X)
             total = np.einsum("kjn,kn->kj", np.logaddexp(0.0, -margins), present)
-            out[block.clients] = total / block.sizes[:, None]
+            out[block.clients] = total / present.sum(axis=1)[:, None]
         return out
 
     def gradients(self, coef: Floats) -> Floats:
         """Gradient of every client's penalised loss at its own model (m, d)."""
         out = self.penalties * coef
         for block in self.rows.blocks:
-            X, y, _ = self._parts(block)
+            X, y, present = self._parts(block)
             score = np.einsum("kdn,kd->kn", X, coef[block.clients])
-            pull = logistic.slopes(score, y) / block.sizes[:, None]
+            pull = logistic.slopes(score, y) * present / present.sum(axis=1)[:, None]
             out[block.clients] += (X @ pull[..., None])[..., 0]
         return out
 
     def curvatures(self, coef: Floats | None = None) -> Floats:
         """Second derivatives at every client's model (m, d), or at zero, where they are largest."""
         at = np.zeros((self.rows.n_clients, self.n_coefficients)) if coef is None else coef
-        out = np.tile(np.diag(self.penalties), (self.rows.n_clients, 1, 1))
+        out = np.zeros((self.rows.n_clients, self.n_coefficients, self.n_coefficients))
+        out += _diagonal(self.penalties)
         for block in self.rows.blocks:
             X, _, present = self._parts(block)
             share = expit(np.einsum("kdn,kd->kn", X, at[block.clients]))
-            weight = share * (1.0 - share) * present / block.sizes[:, None]
+            weight = share * (1.0 - share) * present / present.sum(axis=1)[:, None]
             out[block.clients] += (X * weight[:, None, :]) @ X.transpose(0, 2, 1)
         return out
 
@@ -237,7 +298,8 @@ class LogisticLoss(_PenalisedLoss):
         enough = np.flatnonzero(self.rows.sizes > d)
         if len(enough):
             part = self.take(enough)
-            out[enough] = np.linalg.inv(part.curvatures(coef[enough])) / part.sizes[:, None, None]
+            inverse = np.linalg.inv(part.curvatures(coef[enough]))
+            out[enough] = inverse / part.totals[:, None, None]
         return out
 
     def steepness(self) -> Floats:
@@ -245,25 +307,41 @@ class LogisticLoss(_PenalisedLoss):
         if self.n_coefficients <= MOST_EIGENVALUES:
             return super().steepness()
         squares = self.rows.squares[:, 1:].sum(axis=1) / np.maximum(self.sizes, 1.0)
-        return np.asarray(self.steepest_row * (squares + self.fit_intercept) + self.alpha)
+        strongest = self.alpha if self.strengths is None else self.strengths.max(axis=1)
+        return np.asarray(self.steepest_row * (squares + self.fit_intercept) + strongest)
+
+    def _penalties_of(self, block: Block) -> Floats:
+        """Penalties (d,), or (k, d) of the block's clients."""
+        return self.penalties if self.strengths is None else self.penalties[block.clients]
 
     def _slopes(self, score: Floats, y: Array) -> Floats:
         return logistic.slopes(score, logistic.signed(y))
 
     def _parts(self, block: Block) -> tuple[Floats, Floats, Floats]:
-        """Design (k, d, width), target (k, width) and presence (k, width)."""
+        """Design (k, d, width), target (k, width) and what rows count (k, width), 0 for none."""
         data = block.data
-        return data[:, 1:] if self.fit_intercept else data[:, 1:-1], data[:, 0], data[:, -1]
+        design = data[:, 1:] if self.fit_intercept else data[:, 1:-1]
+        return design, np.sign(data[:, 0]), np.abs(data[:, 0])
 
 
 LocalLoss = SquaredLoss | LogisticLoss
 
 
+def _diagonal(values: Floats) -> Floats:
+    """Diagonal matrices (..., d, d) of values (..., d)."""
+    return values[..., None] * np.eye(values.shape[-1])
+
+
 def local_loss(
-    clients: Federation, loss: str, fit_intercept: bool, alpha: float | None
+    clients: Federation, loss: str, fit_intercept: bool, alpha: float | str | None
 ) -> LocalLoss:
-    """The clients behind the loss that is asked for, "squared" or "logistic"."""
+    """The clients behind the loss that is asked for, "squared" or "logistic".
+
+    `alpha` "auto" finds the penalty of each (`models.ridge_choice`, `models.logistic_ridge`).
+    """
     if clients.y is None:
         raise ValueError(f"{loss} loss needs a target y at every site")
     kind: type[LocalLoss] = LogisticLoss if loss == "logistic" else SquaredLoss
-    return kind.of(clients, fit_intercept, kind.default_alpha if alpha is None else alpha)
+    given = kind.default_alpha if alpha is None or isinstance(alpha, str) else alpha
+    local = kind.of(clients, fit_intercept, given)
+    return local.with_chosen_strengths() if isinstance(alpha, str) else local

@@ -6,7 +6,7 @@ length. With fewer rows than coefficients the minimiser lies in the span of the 
 40 images with 3072 pixels is solved in 40 coordinates.
 
 Blocks (see `models.row_blocks`): design (k, d, width), target -1 or 1 (k, width), which is 0 where
-`present` (k, width) is.
+`present` (k, width) is; `present` is 1, or what the row counts (its weight).
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ def slopes(score: Floats, y: Floats) -> Floats:
 def minimise(
     X: Floats, y: Floats, present: Floats, penalties: Floats, fit_intercept: bool
 ) -> tuple[Floats, Bools]:
-    """Every client's own minimiser (k, d), and whether its steps came to rest (k,)."""
+    """Every client's own minimiser (k, d), and whether its steps came to rest (k,).
+
+    `penalties` are (d,), or (k, d) if every client has its own.
+    """
     basis, X, strength = _row_space(X, penalties, fit_intercept)
     coef, settled = _newton(X, y, present, strength)
     return (coef if basis is None else _from_row_space(basis, coef)), settled
@@ -50,8 +53,8 @@ def _row_space(
     All penalised coefficients must share one strength: rotating them then leaves the penalty as it
     is. The intercept's column keeps its place. Returns (basis or None, design, strength).
     """
-    n_features = len(strength) - fit_intercept
-    if X.shape[-1] >= n_features:
+    n_features = strength.shape[-1] - fit_intercept
+    if X.shape[-1] >= n_features or strength.ndim > 1:
         return None, X, strength
     basis, triangle = np.linalg.qr(X[:, :n_features])
     fewer = np.concatenate([triangle, X[:, n_features:]], axis=1)
@@ -73,7 +76,8 @@ def _newton(X: Floats, y: Floats, present: Floats, strength: Floats) -> tuple[Fl
         if not len(moving):
             break
         part = (X[moving], y[moving], present[moving]) if len(moving) < len(X) else (X, y, present)
-        coef[moving], gain = _newton_step(*part, strength, coef[moving])
+        own = strength if strength.ndim == 1 else strength[moving]
+        coef[moving], gain = _newton_step(*part, own, coef[moving])
         moving = moving[gain > DECREMENT_TOLERANCE]
     return coef, ~np.isin(np.arange(len(X)), moving)
 
@@ -85,10 +89,11 @@ def _newton_step(
     n_rows = present.sum(axis=1, keepdims=True)
     score = np.einsum("kdn,kd->kn", X, coef)
     share = expit(score)
-    gradient = strength * coef + (X @ (slopes(score, y) / n_rows)[..., None])[..., 0]
+    gradient = strength * coef + (X @ (slopes(score, y) * present / n_rows)[..., None])[..., 0]
     weight = share * (1.0 - share) * present / n_rows
     hessian = (X * weight[:, None, :]) @ X.transpose(0, 2, 1)
-    hessian[:, np.arange(len(strength)), np.arange(len(strength))] += strength
+    places = np.arange(strength.shape[-1])
+    hessian[:, places, places] += strength
     direction = -np.linalg.solve(hessian, gradient[..., None])[..., 0]
     decrement = -np.einsum("kd,kd->k", gradient, direction)
     along = np.einsum("kdn,kd->kn", X, direction)

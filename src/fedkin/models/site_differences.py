@@ -52,6 +52,24 @@ def site_differences(fit: LinearMixedFit) -> SiteTest:
     return SiteTest(statistic, chi_bar_tail(statistic, shares), shares, exact)
 
 
+def bounded_test(without: float, criterion: float, n_free: int) -> SiteTest:
+    """The test from two values of -2 log likelihood, where V's information is not known.
+
+    One variance needs none. Else the largest degrees of freedom that can be are taken, which makes
+    the p-value a bound.
+    """
+    statistic = max(without - criterion, 0.0)
+    shares = largest_shares(n_free)
+    return SiteTest(statistic, chi_bar_tail(statistic, shares), shares, n_free == 1)
+
+
+def largest_shares(n_free: int) -> Floats:
+    """Half for all free numbers of V and half for one less: no mixture lies further out."""
+    shares = np.zeros(n_free + 1)
+    shares[-2:] = 0.5
+    return shares
+
+
 def chi_bar_tail(statistic: float, shares: Floats) -> float:
     """Probability that the mixture of chi-squares is at least `statistic`."""
     from scipy.stats import chi2
@@ -68,9 +86,7 @@ def chi_bar_shares(prepared: Prepared, shape: Shape) -> tuple[Floats, bool]:
         return np.array([0.5, 0.5]), True
     diagonal = bool((shape.rows == shape.columns).all())
     if shape.size > MOST_COLUMNS and not diagonal:
-        bound = np.zeros(n_free + 1)
-        bound[-2:] = 0.5
-        return bound, False
+        return largest_shares(n_free), False
     directions = _directions(shape, diagonal)
     information = covariance_information(prepared, directions)
     draws = _draws(information)

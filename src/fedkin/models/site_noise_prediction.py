@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from fedkin.models.linear_mixed_inference import differences
 from fedkin.models.linear_mixed_prediction import LEAST_DEGREES
 from fedkin.models.site_noise import NoiseData, Parameters, evaluate, integrate, terms
-from fedkin.models.site_noise_fit import SiteNoiseFit, coef_information, posterior
+from fedkin.models.site_noise_fit import SiteNoiseFit, posterior
+from fedkin.models.site_noise_search import coef_information
 from fedkin.models.smooth_search import positive_inverse, second_derivatives
 
 Floats = NDArray[np.float64]

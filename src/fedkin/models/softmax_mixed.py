@@ -1,15 +1,9 @@
-"""Softmax regressions of many clients, each pulled towards the common one: value and slope.
+"""Softmax regressions of many clients, each pulled towards the common one: departures at a B.
 
     P(label = c | x) = softmax(x'(B + U_i))_c,    U_i[c, j] ~ N(0, v[c, block of j])
 
-B (C, d) is common; client i departs from it by U_i, with one variance per class and block of
-features. A client integrates its U_i by Laplace: with U its mode and H the second derivatives of
-its own negative log likelihood there, K = diag(1 / v),
-
-    loglik = log p(labels | B + U) - U'K U / 2 + log|K| / 2 - log|H + K| / 2,
-
-and its slope in B and log v is that of this very number, the moving of the mode included (through
-the third derivative of the softmax). All classes are treated alike: adding one vector to all
+B (C, d) is common; client i departs from it by U_i, with precisions K = diag(1 / v). At a B its U_i
+is where its loss plus U'K U / 2 is least. All classes are treated alike: adding one vector to all
 classes changes no probability, and the prior holds it at zero.
 
 Clients of similar size stand side by side in padded blocks; a step of Newton's method is one
@@ -20,7 +14,6 @@ time than anything that would avoid it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +33,10 @@ CHUNK_ELEMENTS = 1 << 23
 
 @dataclass(frozen=True, eq=False)
 class LabelledBlock:
-    """Clients of similar size: X (k, n, d), one-hot labels (k, n, C), zero where no row is."""
+    """Clients of similar size: X (k, n, d), one-hot labels (k, n, C), zero where no row is.
+
+    `present` (k, n) says how often a row counts: its weight, and zero where there is none.
+    """
 
     clients: Indices
     X: Floats
@@ -69,12 +65,13 @@ class LabelledRows:
         table = np.concatenate([clients.X, *ones], axis=1)
         hot = np.zeros((len(clients.y), n_classes))
         hot[np.arange(len(clients.y)), clients.y.astype(np.intp)] = 1.0
+        often = np.ones(len(table)) if clients.weights is None else clients.weights
         size = n_classes * table.shape[1]
         most = max(1, CHUNK_ELEMENTS // size**2)
         blocks = []
         for bucket in clients.buckets():
             X, labels = bucket.stack(table), bucket.stack(hot)
-            present = bucket.stack(np.ones((len(table), 1)))[..., 0]
+            present = bucket.stack(often[:, None])[..., 0]
             for begin in range(0, len(bucket.clients), most):
                 some = slice(begin, begin + most)
                 blocks.append(
@@ -83,53 +80,10 @@ class LabelledRows:
         return cls(tuple(blocks), clients.n_clients, table.shape[1], n_classes)
 
 
-class SoftmaxPrior(NamedTuple):
-    """Log variances (C, blocks) and the block of every column (d,)."""
-
-    log_variance: Floats
-    block: Indices
-
-    def precision(self) -> Floats:
-        """K (C, d)."""
-        return np.asarray(np.exp(-self.log_variance)[:, self.block])
-
-
-class SoftmaxMarginal(NamedTuple):
-    """Of every client: log marginal likelihood (m,), slopes in B (m, C, d) and log v (m, C, b).
-
-    `modes` U (m, C, d), and their `spread`: the diagonal of (H + K)^-1 (m, C, d).
-    """
-
-    loglik: Floats
-    coef_slope: Floats
-    variance_slope: Floats
-    modes: Floats
-    spread: Floats
-
-
 def probabilities(scores: Floats) -> Floats:
     """Softmax over the last axis."""
     away = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return np.asarray(away / away.sum(axis=-1, keepdims=True))
-
-
-def marginal(
-    rows: LabelledRows, coef: Floats, prior: SoftmaxPrior, start: Floats | None = None
-) -> SoftmaxMarginal:
-    """Values and slopes of all clients at B `coef` (C, d), from modes `start` (m, C, d)."""
-    shape = (rows.n_clients, rows.n_classes, rows.n_columns)
-    modes = np.zeros(shape) if start is None else start.copy()
-    loglik, coef_slope, spread = np.zeros(rows.n_clients), np.zeros(shape), np.zeros(shape)
-    n_blocks = prior.log_variance.shape[1]
-    variance_slope = np.zeros((rows.n_clients, rows.n_classes, n_blocks))
-    spread[:] = np.exp(prior.log_variance)[:, prior.block]
-    for block in rows.blocks:
-        who = block.clients
-        own = find_modes(block, coef, prior.precision(), modes[who])
-        part = _block_marginal(block, coef, prior, own)
-        modes[who], loglik[who], spread[who] = own, part.loglik, part.spread
-        coef_slope[who], variance_slope[who] = part.coef_slope, part.variance_slope
-    return SoftmaxMarginal(loglik, coef_slope, variance_slope, modes, spread)
 
 
 # ------------------------------------------------------------------ one block
@@ -193,51 +147,3 @@ def _lengths(
             break
         length = np.where(higher, 0.5 * length, length)
     return length
-
-
-def _block_marginal(
-    block: LabelledBlock, coef: Floats, prior: SoftmaxPrior, modes: Floats
-) -> SoftmaxMarginal:
-    """Laplace's value and slope at the modes."""
-    k, n_classes, d = modes.shape
-    precision = prior.precision()
-    share = probabilities(block.X @ (coef + modes).transpose(0, 2, 1))
-    matrix = second_derivatives(block, share)
-    place = np.arange(n_classes * d)
-    matrix[:, place, place] += precision.ravel()
-    inverse = np.asarray(np.linalg.inv(matrix))
-    logdet = np.linalg.slogdet(matrix)[1]
-    loglik = -heights(block, coef, precision, modes) + 0.5 * (np.log(precision).sum() - logdet)
-    bend = _bend(block, share, inverse.reshape(k, n_classes, d, n_classes, d))
-    pull = bend.transpose(0, 2, 1) @ block.X
-    moved = (inverse @ pull.reshape(k, -1, 1)).reshape(modes.shape)
-    scores = block.X @ moved.transpose(0, 2, 1)
-    through = share * (scores - (share * scores).sum(axis=-1, keepdims=True))
-    left = (block.labels - share + through) * block.present[..., None] - bend
-    coef_slope = left.transpose(0, 2, 1) @ block.X
-    spread = np.diagonal(inverse, axis1=1, axis2=2).reshape(modes.shape)
-    own = 0.5 * precision * (modes**2 + spread) - 0.5 - moved * precision * modes
-    variance_slope = np.zeros((k, n_classes, prior.log_variance.shape[1]))
-    for j, b in enumerate(prior.block):
-        variance_slope[..., b] += own[..., j]
-    return SoftmaxMarginal(loglik, coef_slope, variance_slope, modes, spread)
-
-
-def _bend(block: LabelledBlock, share: Floats, inverse: Floats) -> Floats:
-    """Slope of log|H + K| / 2 in every row's scores, (k, n, C).
-
-    With V (C, C) the covariance x'(H + K)^-1 x of a row's scores, log|H + K| changes with them as
-    tr V (diag p - p p') does.
-    """
-    n_classes = share.shape[2]
-    diagonal = np.empty(share.shape)
-    mixed = np.zeros(share.shape)
-    for c in range(n_classes):
-        for e in range(n_classes):
-            one = np.einsum("knd,knd->kn", block.X @ inverse[:, c, :, e, :], block.X)
-            mixed[..., c] += one * share[..., e]
-            if c == e:
-                diagonal[..., c] = one
-    away = diagonal - 2.0 * mixed
-    away = away - (share * away).sum(axis=-1, keepdims=True)
-    return np.asarray(0.5 * share * away * block.present[..., None])

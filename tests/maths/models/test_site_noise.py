@@ -4,10 +4,18 @@ import numpy as np
 import pytest
 from mixed_oracles import federation, simulated, with_intercept
 from scipy.integrate import quad
+from scipy.optimize import minimize
+from scipy.special import gammaln
 from scipy.stats import invgamma, multivariate_normal, norm
 from scipy.stats import t as student
 
-from fedkin.models import linear_mixed_fit, site_noise, site_noise_fit, site_noise_prediction
+from fedkin.models import (
+    linear_mixed_fit,
+    site_noise,
+    site_noise_fit,
+    site_noise_prediction,
+    site_noise_search,
+)
 from fedkin.models.least_squares import packed_statistics
 from fedkin.models.linear_mixed_scales import prepare
 
@@ -101,7 +109,7 @@ def test_the_information_about_the_coefficients_is_minus_the_second_derivative()
     at, data, shape = found.parameters, found.data, found.factor_shape
     client = site_noise.terms(data, at)
     nodes = site_noise.integrate(client, at.log_variance, at.log_shape)
-    information = site_noise_fit.coef_information(data, client, nodes, at)
+    information = site_noise_search.coef_information(data, client, nodes, at)
     for k in range(2):
         step = 1e-5 * np.eye(2)[k]
         ahead = site_noise.evaluate(data, shape, at._replace(coef=at.coef + step)).slope
@@ -230,3 +238,27 @@ def test_sites_whose_rows_lie_on_a_line_do_not_outvote_the_others():
         assert np.isfinite(found.loglik) and found.gradient < 1e-4
         alone = [np.linalg.lstsq(X[groups == n], y[groups == n], rcond=None)[0] for n in names]
         np.testing.assert_allclose(found.client_coef[:2], alone[:2], atol=1e-2)
+
+
+def test_without_effects_sites_are_multivariate_t():
+    """With V = 0 the integral over a site's noise has a closed form; its best value by scipy."""
+    X, y, groups, _ = noisy_sites(8, 15, spread=0.4)
+    found = site_noise_fit.fit(statistics_of(X, y, groups), np.array([1, 0]), "ml")
+
+    def criterion(numbers):
+        left, (logs, log_shape) = y - X @ numbers[:2], numbers[2:]
+        a, s2 = np.exp(log_shape), np.exp(logs)
+        squares = np.array([(left[groups == name] ** 2).sum() for name in np.unique(groups)])
+        n = np.array([(groups == name).sum() for name in np.unique(groups)])
+        logs_of = gammaln(a + n / 2) - gammaln(a) - n / 2 * np.log(2 * np.pi * a * s2)
+        return -2 * (logs_of - (a + n / 2) * np.log1p(squares / (2 * a * s2))).sum()
+
+    start = np.array([1.0, 2.0, 0.0, 1.0])
+    best = minimize(
+        criterion,
+        start,
+        method="Nelder-Mead",
+        options={"maxiter": 4000, "xatol": 1e-7, "fatol": 1e-9},
+    )
+    assert site_noise_fit.without_effects(found) == pytest.approx(best.fun, abs=1e-5)
+    assert best.fun > -2 * found.loglik

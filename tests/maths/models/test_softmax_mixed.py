@@ -1,19 +1,20 @@
 """Softmax regressions pulled towards a common one, against brute force and scikit-learn."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
-from scipy.optimize import minimize
+import softmax_oracle
 from sklearn.linear_model import LogisticRegression
+from softmax_oracle import SoftmaxPrior
 
 from fedkin.federation import Federation
-from fedkin.models import softmax_choice, softmax_mixed_fit
-from fedkin.models.generalised_mixed import GlmRows
-from fedkin.models.generalised_mixed import marginal as two_class_marginal
-from fedkin.models.random_covariance import shape_of
-from fedkin.models.softmax_mixed import LabelledRows, SoftmaxPrior, marginal, probabilities
+from fedkin.models.softmax_left_out import N_FOLDS, fold_of, left_out_loss, own_departures
+from fedkin.models.softmax_mixed import (
+    LabelledRows,
+    find_modes,
+    probabilities,
+    second_derivatives,
+)
+from fedkin.models.softmax_variances import shared_by, variance_pattern
 
 BLOCK = np.array([0, 0, 1])
 
@@ -34,74 +35,6 @@ def design(X):
     return np.column_stack([X, np.ones(len(X))])
 
 
-# ------------------------------------------------------------------ Laplace and its slope
-
-
-def test_laplace_is_mode_and_curvature():
-    data = labelled()
-    rng = np.random.default_rng(1)
-    coef, logs = rng.normal(size=(3, 3)), 0.5 * rng.normal(size=(3, 2))
-    prior = SoftmaxPrior(logs, BLOCK)
-    found = marginal(LabelledRows.of(data, 3, True), coef, prior)
-    precision = prior.precision()
-    for k in (0, 1, 2):
-        X, y = data.client(k)
-
-        def height(flat, X=X, y=y):
-            U = flat.reshape(3, 3)
-            share = probabilities(design(X) @ (coef + U).T)
-            logs = np.log(share[np.arange(len(y)), y.astype(int)]).sum()
-            return 0.5 * (precision * U**2).sum() - logs
-
-        best = minimize(height, np.zeros(9), method="BFGS", options={"gtol": 1e-9})
-        step, curvature = 1e-4 * np.eye(9), np.empty((9, 9))
-        for i in range(9):
-            for j in range(9):
-                corners = [
-                    a * b * height(best.x + a * step[i] + b * step[j])
-                    for a, b in ((1, 1), (1, -1), (-1, 1), (-1, -1))
-                ]
-                curvature[i, j] = sum(corners) / 4e-8
-        expected = -best.fun + 0.5 * np.log(precision).sum()
-        expected -= 0.5 * np.linalg.slogdet(curvature)[1]
-        assert found.loglik[k] == pytest.approx(expected, abs=1e-4)
-        np.testing.assert_allclose(found.modes[k].ravel(), best.x, atol=1e-5)
-
-
-def test_the_slope_is_that_of_the_value():
-    rows = LabelledRows.of(labelled(), 3, True)
-    rng = np.random.default_rng(2)
-    at = np.concatenate([rng.normal(size=9), 0.5 * rng.normal(size=6)])
-
-    def evaluated(numbers):
-        prior = SoftmaxPrior(numbers[9:].reshape(3, 2), BLOCK)
-        return marginal(rows, numbers[:9].reshape(3, 3), prior)
-
-    found = evaluated(at)
-    slope = np.concatenate(
-        [found.coef_slope.reshape(4, -1), found.variance_slope.reshape(4, -1)], axis=1
-    )
-    for k in range(len(at)):
-        step = 1e-5 * np.eye(len(at))[k]
-        expected = (evaluated(at + step).loglik - evaluated(at - step).loglik) / 2e-5
-        np.testing.assert_allclose(slope[:, k], expected, atol=1e-6)
-
-
-def test_two_classes_are_the_binomial_mixed_model():
-    """The difference of two classes' departures has twice their variance."""
-    data = labelled(3, n_classes=2, sizes=(5, 9, 3))
-    variance, rng = 0.7, np.random.default_rng(4)
-    coef = rng.normal(size=(2, 3))
-    prior = SoftmaxPrior(np.full((2, 2), np.log(variance)), BLOCK)
-    found = marginal(LabelledRows.of(data, 2, True), coef, prior)
-    rows = GlmRows.of(design(data.X), data.y, data.offsets, np.arange(3), "binomial")
-    theta = np.full(3, np.sqrt(2 * variance))
-    expected = two_class_marginal(rows, shape_of("diagonal", 3), coef[1] - coef[0], theta)
-    np.testing.assert_allclose(found.loglik, expected.loglik, atol=1e-9)
-    np.testing.assert_allclose(found.coef_slope[:, 1], expected.slope[:, :3], atol=1e-8)
-    np.testing.assert_allclose(found.coef_slope[:, 0], -expected.slope[:, :3], atol=1e-8)
-
-
 # ------------------------------------------------------------------ the fit at given variances
 
 
@@ -111,7 +44,7 @@ def test_no_departures_is_scikit_learns_softmax():
     prior = SoftmaxPrior(np.full((3, 2), -20.0), BLOCK)
     ridge = np.full((3, 3), 0.5)
     ridge[:, -1] = 1e-8
-    found = softmax_mixed_fit.fit_at(rows, prior, ridge)
+    found = softmax_oracle.fit_at(rows, prior, ridge)
     peer = LogisticRegression(C=2.0, tol=1e-10, max_iter=1000).fit(data.X, data.y)
     share = probabilities(design(data.X) @ found.state.coef.T)
     np.testing.assert_allclose(share, peer.predict_proba(data.X), atol=1e-4)
@@ -122,7 +55,7 @@ def test_the_fit_is_where_all_slopes_vanish():
     data = labelled(6, sizes=(20, 30, 5, 0, 12))
     rows = LabelledRows.of(data, 3, True)
     prior, ridge = SoftmaxPrior(np.log([[0.5, 1.0]] * 3), BLOCK), np.full((3, 3), 0.3)
-    found = softmax_mixed_fit.fit_at(rows, prior, ridge)
+    found = softmax_oracle.fit_at(rows, prior, ridge)
     assert found.at_rest
     total = ridge * found.state.coef
     for k in range(5):
@@ -139,138 +72,140 @@ def test_the_fit_is_where_all_slopes_vanish():
 def test_client_order_is_irrelevant():
     data = labelled(7, sizes=(20, 30, 5, 12))
     prior, ridge = SoftmaxPrior(np.log([[0.5, 1.0]] * 3), BLOCK), np.full((3, 3), 0.3)
-    one = softmax_mixed_fit.fit_at(LabelledRows.of(data, 3, True), prior, ridge)
+    one = softmax_oracle.fit_at(LabelledRows.of(data, 3, True), prior, ridge)
     turned = data.take([3, 1, 0, 2])
-    two = softmax_mixed_fit.fit_at(LabelledRows.of(turned, 3, True), prior, ridge)
+    two = softmax_oracle.fit_at(LabelledRows.of(turned, 3, True), prior, ridge)
     np.testing.assert_allclose(one.state.coef, two.state.coef, atol=1e-8)
     np.testing.assert_allclose(one.state.departures[[3, 1, 0, 2]], two.state.departures, atol=1e-8)
 
 
-def test_rows_left_out_lose_what_a_fit_without_them_loses():
-    data = labelled(8, sizes=(40, 30, 50), spread=0.5)
+def folds_by_fitting_again(data, prior, ridge, together):
+    """Loss of every fold of every client by fits without it."""
+    total, alike = 0.0, SoftmaxPrior(np.full((3, 2), -20.0), BLOCK)
+    names = np.array(data.names)[data.owner]
+    for k in range(len(data)):
+        own = np.flatnonzero(data.owner == k)
+        for f in range(N_FOLDS):
+            out = own[fold_of(len(own)) == f]
+            keep = np.setdiff1d(np.arange(len(data.X)), out)
+            less = Federation.from_groups(data.X[keep], names[keep], data.y[keep])
+            rows = LabelledRows.of(less, 3, True)
+            found = softmax_oracle.fit_at(rows, alike if together else prior, ridge).state
+            U = found.departures[k]
+            if together:
+                block = next(b for b in rows.blocks if k in b.clients)
+                start = np.zeros((len(block.clients), 3, 3))
+                modes = find_modes(block, found.coef, prior.precision(), start)
+                U = modes[list(block.clients).index(k)]
+            share = probabilities(design(data.X[out]) @ (found.coef + U).T)
+            total -= np.log(share[np.arange(len(out)), data.y[out].astype(int)]).sum()
+    return total
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_rows_left_out_lose_what_fits_without_them_lose(together):
+    data = labelled(8, sizes=(40, 30, 50), spread=0.7)
     prior, ridge = SoftmaxPrior(np.log([[0.5, 1.0]] * 3), BLOCK), np.full((3, 3), 0.5)
+    alike = SoftmaxPrior(np.full((3, 2), -20.0), BLOCK)
     rows = LabelledRows.of(data, 3, True)
-    state = softmax_mixed_fit.fit_at(rows, prior, ridge).state
-    judged = softmax_mixed_fit.judged(rows, prior, ridge, state)
-    losses, inside = [], []
-    for r in range(len(data.X)):
-        keep = np.arange(len(data.X)) != r
-        names = np.array(data.names)[data.owner]
-        less = Federation.from_groups(data.X[keep], names[keep], data.y[keep])
-        found = softmax_mixed_fit.fit_at(LabelledRows.of(less, 3, True), prior, ridge).state
-        k = int(data.owner[r])
-        for at, kept in ((found, losses), (state, inside)):
-            share = probabilities(design(data.X[r : r + 1]) @ (at.coef + at.departures[k]).T)
-            kept.append(-np.log(share[0, int(data.y[r])]))
-    # The loss on the rows fitted to is far from it.
-    assert judged.loss == pytest.approx(np.mean(losses), rel=0.03)
-    assert np.mean(inside) < 0.9 * np.mean(losses)
-
-
-def test_the_evidence_is_that_of_dense_matrices():
-    data = labelled(9, sizes=(6, 9, 4))
-    prior, ridge = SoftmaxPrior(np.log([[0.5, 1.0]] * 3), BLOCK), np.full((3, 3), 0.4)
-    rows = LabelledRows.of(data, 3, True)
-    state = softmax_mixed_fit.fit_at(rows, prior, ridge).state
-    K = np.diag(prior.precision().ravel())
-    joint = np.zeros((36, 36))
-    joint[:9, :9] = np.diag(ridge.ravel())
-    height = 0.5 * (ridge * state.coef**2).sum()
-    for k in range(3):
-        X, y = design(data.client(k)[0]), data.client(k)[1].astype(int)
-        U = state.departures[k]
-        share = probabilities(X @ (state.coef + U).T)
-        height += 0.5 * (prior.precision() * U**2).sum()
-        height -= np.log(share[np.arange(len(y)), y]).sum()
-        H = np.zeros((9, 9))
-        for x, p in zip(X, share):
-            H += np.kron(np.diag(p) - np.outer(p, p), np.outer(x, x))
-        own = slice(9 + 9 * k, 18 + 9 * k)
-        joint[:9, :9] += H
-        joint[:9, own] = joint[own, :9] = H
-        joint[own, own] = H + K
-    expected = -height - 0.5 * np.linalg.slogdet(joint)[1]
-    expected += 0.5 * np.log(ridge).sum() + 1.5 * np.log(prior.precision()).sum()
-    found = softmax_mixed_fit.judged(rows, prior, ridge, state).evidence
-    assert found == pytest.approx(expected, abs=1e-4)
-
-
-# ------------------------------------------------------------------ the choice
-
-
-def test_sites_alike_are_pulled_together_and_sites_apart_are_not():
-    sizes = (60,) * 12
-    alike = softmax_choice.choose(labelled(10, sizes, spread=0.0), 3)
-    apart = softmax_choice.choose(labelled(10, sizes, spread=1.5), 3)
-    assert alike.variances[0] < 0.1 < 0.5 < apart.variances[0]
-    assert np.abs(alike.departures).max() < np.abs(apart.departures).max()
-
-
-def test_units_of_the_features_do_not_matter():
-    data = labelled(11, (25,) * 6)
-    scaled = Federation(data.X * [1e3, 1e-2] + 5.0, data.offsets, data.names, data.y)
-    plain, other = softmax_choice.choose(data, 3), softmax_choice.choose(scaled, 3)
-    np.testing.assert_allclose(plain.variances, other.variances)
-    who = np.append(data.owner[:-1], -1)
-    np.testing.assert_allclose(
-        plain.probabilities(data.X, who), other.probabilities(scaled.X, who), atol=1e-6
+    state = softmax_oracle.fit_at(rows, alike if together else prior, ridge).state
+    precision = prior.precision()
+    information = np.diag(ridge.ravel())
+    parts = []
+    for block in rows.blocks:
+        start = np.zeros((len(block.clients), 3, 3))
+        own, inverse = own_departures(block, state.coef, precision, start)
+        parts.append((block, own, inverse))
+        K = np.diag(precision.ravel())
+        if together:
+            share = probabilities(block.X @ state.coef.T)
+            information = information + second_derivatives(block, share).sum(axis=0)
+        else:
+            information = information + (K - K @ inverse @ K).sum(axis=0)
+    found = sum(
+        left_out_loss(block, state.coef, precision, own, inverse, information, together).sum()
+        for block, own, inverse in parts
     )
+    expected = folds_by_fitting_again(data, prior, ridge, together)
+    assert found == pytest.approx(expected, rel=0.02)
+    inside = 0.0
+    for k in range(3):
+        X, y = data.client(k)
+        block, own, _ = next(part for part in parts if k in part[0].clients)
+        U = own[list(block.clients).index(k)]
+        share = probabilities(design(X) @ (state.coef + U).T)
+        inside -= np.log(share[np.arange(len(y)), y.astype(int)]).sum()
+    # The loss on the rows fitted to is far from it.
+    assert inside < 0.9 * expected
 
 
-def test_a_class_a_site_lacks_and_a_site_without_rows_are_no_trouble():
-    data = labelled(12, (20, 30, 0, 15))
-    y = np.where((data.owner == 0) & (data.y == 2), 0.0, data.y)
-    found = softmax_choice.choose(Federation(data.X, data.offsets, data.names, y), 3)
-    share = found.probabilities(data.X, data.owner)
-    assert np.isfinite(share).all()
-    np.testing.assert_allclose(share.sum(axis=1), 1.0)
+def test_folds_are_even_and_in_step_with_no_pattern():
+    for n in (5, 20, 41, 300):
+        sizes = np.bincount(fold_of(n), minlength=N_FOLDS)
+        assert sizes.max() - sizes.min() <= 2
+    for period in (2, 3, 5, 6, 10):
+        for first in range(period):
+            assert len(set(fold_of(300)[first::period])) == N_FOLDS
 
 
-def six_activities():
-    folder = os.environ.get("FEDKIN_DATA")
-    path = Path(folder or "", "uci_har_windows.npz")
-    if not folder or not path.exists():
-        pytest.skip("FEDKIN_DATA does not hold uci_har_windows.npz")
-    with np.load(path) as data:
-        X, y, person = data["X"], data["y"].astype(int), data["subject"]
-    X = (X - X.mean(axis=0)) / X.std(axis=0)
-    left = np.linalg.svd(X, full_matrices=False)[0]
-    return left[:, :20] * np.sqrt(len(X)), y, np.array([f"{k:02d}" for k in person])
+# ------------------------------------------------------------------ variances of single classes
 
 
-@pytest.mark.parametrize(("n_rows", "error", "loss"), [(20, 0.10, 0.28), (None, 0.028, 0.085)])
-def test_six_activities_by_thirty_people(n_rows, error, loss):
-    """20 principal components of unit variance, one split, 30 % of every person held out.
+def test_variances_of_classes_are_found_where_departures_are_known():
+    """Departures known to the last digit: the estimate is their mean square, around its level."""
+    rng = np.random.default_rng(10)
+    truth = np.array([0.1, 1.0, 3.0])
+    own = rng.normal(size=(4000, 3, 5)) * np.sqrt(truth)[:, None]
+    logs, block = np.zeros((3, 5)), shared_by("isotropic", 4, True)
+    found = variance_pattern(
+        (own**2).sum(axis=0), np.full((3, 5), 4000.0), logs, block, np.arange(5) == 4
+    )
+    expected = np.log(truth) - np.log(truth).mean()
+    np.testing.assert_allclose(found[:, 0], expected, atol=0.05)
+    np.testing.assert_allclose(found[:, 4], expected, atol=0.1)
+    np.testing.assert_array_equal(found[:, :4], found[:, :1].repeat(4, axis=1))
+    again = variance_pattern(
+        (own**2).sum(axis=0), np.full((3, 5), 4000.0), logs + found, block, np.arange(5) == 4
+    )
+    np.testing.assert_allclose(again, 0.0, atol=0.01)
 
-    Five splits gave .079 / .224 with 20 rows a person and .022 / .073 with all, where one model
-    for all has .099 / .273 and .074 / .191.
-    """
-    X, y, person = six_activities()
-    rng = np.random.default_rng(0)
-    train, test = [], []
-    for name in np.unique(person):
-        own = rng.permutation(np.flatnonzero(person == name))
-        held = int(0.3 * len(own))
-        test.extend(own[:held])
-        train.extend(own[held:] if n_rows is None else own[held:][:n_rows])
-    train, test = np.array(train), np.array(test)
-    data = Federation.from_groups(X[train], person[train], y[train].astype(float))
-    found = softmax_choice.choose(data, 6)
-    who = np.array([data.names.index(name) for name in person[test]])
-    share = found.probabilities(X[test], who)
-    wrong = (share.argmax(axis=1) != y[test]).mean()
-    lost = -np.log(share[np.arange(len(test)), y[test]]).mean()
-    assert wrong < error and lost < loss
-    together = found.probabilities(X[test], np.full(len(test), -1))
-    assert wrong < (together.argmax(axis=1) != y[test]).mean()
-    assert lost < -np.log(together[np.arange(len(test)), y[test]]).mean()
-    # Said probabilities are met: expected calibration error in 15 bins.
-    bins = np.minimum((15 * share.max(axis=1)).astype(int), 14)
-    hit = share.argmax(axis=1) == y[test]
-    gaps = [
-        (bins == b).mean() * abs(hit[bins == b].mean() - share.max(axis=1)[bins == b].mean())
-        for b in np.unique(bins)
-    ]
-    assert sum(gaps) < 0.03
-    # What rows left out lost tells what new rows lose.
-    assert found.judgement.loss == pytest.approx(lost, rel=0.2)
+
+def test_variances_of_columns_move_singly_with_a_diagonal_covariance():
+    truth = np.array([[0.1, 1.0, 2.0], [3.0, 0.5, 1.0]])
+    block = shared_by("diagonal", 2, True)
+    found = variance_pattern(
+        1e6 * truth, np.full((2, 3), 1e6), np.zeros((2, 3)), block, np.arange(3) == 2
+    )
+    features = np.log(truth[:, :2])
+    np.testing.assert_allclose(found[:, :2], features - features.mean(), atol=1e-4)
+
+
+def test_scatter_that_chance_explains_moves_no_variance():
+    """With variances of one and two departures' worth of knowledge, nothing is believed."""
+    rng = np.random.default_rng(11)
+    moved = []
+    for _ in range(200):
+        squares = rng.chisquare(8.0, size=(6, 1))
+        block = shared_by("isotropic", 1, False)
+        told = variance_pattern(
+            squares, np.full((6, 1), 8.0), np.zeros((6, 1)), block, np.zeros(1, dtype=bool)
+        )
+        moved.append(np.abs(told).max() / np.abs(np.log(squares) - np.log(squares).mean()).max())
+    assert np.mean(np.array(moved) == 0.0) > 0.4 and np.mean(moved) < 0.35
+    nothing = variance_pattern(
+        np.ones((3, 2)), np.zeros((3, 2)), np.zeros((3, 2)), np.zeros(2, int), np.zeros(2, bool)
+    )
+    np.testing.assert_array_equal(nothing, 0.0)
+
+
+def test_a_row_of_weight_two_is_two_rows():
+    data = labelled(12, sizes=(20, 15), spread=0.5)
+    twice = data.with_weights(np.where(np.arange(35) == 3, 2.0, 1.0))
+    prior, ridge = SoftmaxPrior(np.log([[0.5, 1.0]] * 3), BLOCK), np.full((3, 3), 0.5)
+    state = softmax_oracle.fit_at(LabelledRows.of(twice, 3, True), prior, ridge).state
+    names = np.array(data.names)[data.owner]
+    again = np.append(np.arange(35), 3)
+    copied = Federation.from_groups(data.X[again], names[again], data.y[again])
+    other = softmax_oracle.fit_at(LabelledRows.of(copied, 3, True), prior, ridge).state
+    np.testing.assert_allclose(state.coef, other.coef, atol=1e-3)
+    np.testing.assert_allclose(state.departures, other.departures, atol=1e-3)

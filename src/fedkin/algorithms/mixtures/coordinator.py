@@ -35,6 +35,8 @@ SMALLEST_EIGENVALUE_SHARE = 1e-6
 # A mean variance below this share of that between a site's components is rounding, whatever the
 # unit of the data.
 NO_SCATTER = 1e-12
+# Keeps a division by the size of nothing at all defined.
+TINY = 1e-300
 
 
 class Coordinator(ABC):
@@ -106,6 +108,12 @@ class Coordinator(ABC):
         """Components, the order a site has to learn, and weights if the server sends them."""
         nothing = np.empty((len(self.order), 0))
         return {"components": self.shared, "order": self.order, "weights": nothing}
+
+    @property
+    def usual(self) -> Arrays:
+        """How much components differ between sites, where a coordinator can tell."""
+        n_estimates = self.last.heard.sum() * self.order.shape[1]
+        return {"between": np.empty(0), "n_estimates": np.array(float(n_estimates))}
 
     def ask(self, note: str, fraction: float = 1.0) -> Ask:
         """The question of a round."""
@@ -181,7 +189,7 @@ class Coordinator(ABC):
         step = "start_by_ward" if self.settings.start == "ward" else "start"
         self.hear_in_any_order((yield Ask(step, fields=self.fields, note="sites fit alone")))
         if self.settings.second_fit:
-            common = {**self.common, "centers": self._median()}
+            common = {**self.common, "centers": self._median(), **self.usual}
             personal = {"order": self.order}
             again = Ask("start_again", common, personal, self.fields, note="sites fit again")
             self.hear_in_any_order((yield again))
@@ -221,3 +229,13 @@ class Coordinator(ABC):
             history_change=np.array(history),
             converged=np.array(converged),
         )
+
+
+def largest_change(before: Floats, after: Floats) -> float:
+    """The largest change of a site's numbers (m, R, p), relative to its size or the median site's.
+
+    Relative to the largest number of all, one site with huge values would end everybody's fit.
+    """
+    size = np.abs(after).max(axis=(1, 2))
+    moved = np.abs(after - before).max(axis=(1, 2))
+    return float((moved / np.maximum(np.maximum(size, np.median(size)), TINY)).max())

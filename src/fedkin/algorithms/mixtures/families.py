@@ -19,6 +19,7 @@ from fedkin.federation import Federation
 from fedkin.models import gaussian_mixture as gaussian
 from fedkin.models import gaussian_mixture_starts as gaussian_starts
 from fedkin.models import regression_mixture as regression
+from fedkin.models import shaped_mixture as shaped
 from fedkin.models import regression_mixture_starts as regression_starts
 from fedkin.models.latent_classes import best_restart, climb
 from fedkin.models.row_blocks import RowBlocks
@@ -70,6 +71,11 @@ class Family(Protocol):
         """Every site's own EM from several starts (m, S, ...); its likeliest end, (m, ...)."""
         given, most = self.model.Parameters(*starts), self.settings.local_max_iter
         return tuple(best_restart(climb(rows, given, self.em_step, most, LOCAL_TOL)).parameters)
+
+    def noise(self, statistics: Any, fit: Fit) -> Floats:
+        """Sampling variances of components (m, R), in the metric of a scale that sites share."""
+        own: Floats = self.model.sampling_variance(statistics, fit[2] if self.keeps_scale else None)
+        return own
 
     # ------------------------------------------------------------ what is particular
 
@@ -174,8 +180,30 @@ class RegressionFamily(Family):
         return np.full_like(own, common["noise"][0]) if shared else own
 
 
+class ShapedFamily(Family):
+    """Rows are normal about means with a covariance for every group of a site."""
+
+    model = gaussian
+    common_scale = keeps_scale = False
+    sent_for_scale = ()
+
+    def __init__(self, settings: MixtureSettings) -> None:
+        self.settings = settings
+
+    def prepare(self, clients):
+        """Rows about their site's mean, labels aside."""
+        return shaped.prepare(clients)
+
+    def log_joint(self, rows, fit):
+        """log(weight * density) of every row under every group, (n, R)."""
+        *groups, freedom = fit
+        return shaped.log_joint(rows, shaped.Groups(*(part[:, None] for part in groups)), freedom)
+
+
 def family_of(settings: MixtureSettings) -> Family:
     """The family that the settings name."""
+    if getattr(settings, "shaped", False):
+        return ShapedFamily(settings)
     known: dict[str, Any] = {"gaussian": GaussianFamily, "regression": RegressionFamily}
     family: Family = known[settings.family](settings)
     return family

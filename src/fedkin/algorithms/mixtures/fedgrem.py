@@ -34,23 +34,25 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedkin.algorithms.consensus import soft_threshold
-from fedkin.algorithms.mixtures import sites
-from fedkin.algorithms.mixtures.coordinator import Coordinator
+from fedkin.algorithms.mixtures import shaped, sites
+from fedkin.algorithms.mixtures.coordinator import TINY, Coordinator, largest_change
 from fedkin.algorithms.mixtures.families import family_of, prepare
 from fedkin.algorithms.mixtures.federated_start import FEDERATED_START
-from fedkin.algorithms.mixtures.result import JoinedResult
+from fedkin.algorithms.mixtures.result import FedGremResult
 from fedkin.algorithms.mixtures.settings import (
-    COVARIANCE,
     NOT_NEGATIVE,
     POSITIVE,
     POSITIVE_OR_NONE,
     JoinedSettings,
 )
 from fedkin.arrays import Arrays, Floats
+from fedkin.federation import Federation
+from fedkin.models.gaussian_mixture import COVARIANCE_TYPES
 from fedkin.models.latent_classes import mixture_weights
 from fedkin.protocol import Algorithm, Ask, Program, Roster, Step
 from fedkin.settings import Flag, Number, Whole, one_of, setting
-from fedkin.shrinkage import shrink_adaptively, shrink_to_center
+from fedkin.shrinkage import AdaptivelyShrunk, shrink_adaptively, shrink_to_center
+from fedkin.shrinkage.borrowed import OWN_KINDS
 
 # A gradient step of this many times the longest that cannot overshoot is taken to diverge; one that
 # must be halved ends below HALVED times it. Twice diverges, and close to it the way is a zigzag.
@@ -65,21 +67,19 @@ LEAST_SPREAD_SHARE = 1e-9
 # The least variance and the least value of a weight that is shared.
 LEAST_WEIGHT_NOISE = 1e-9
 LEAST_WEIGHT = 1e-6
-# Keeps a division by the size of nothing at all defined.
-TINY = 1e-300
 
 
 class FedGremSettings(JoinedSettings):
     """What can be set; `fedkin.FedGrEM` says what each does."""
 
-    covariance_type: str = setting("identity", COVARIANCE, at_site=True)
+    covariance_type: str = setting("identity", one_of(*COVARIANCE_TYPES, "full"), at_site=True)
     shrinkage: str = setting("adaptive", one_of("adaptive", "paper"), at_site=True)
     second_start: Any = setting("auto", one_of("auto", True, False))
     step: str = setting("auto", one_of("auto", "em", "gradient"), at_site=True)
     step_constant: float = setting(0.95, POSITIVE, at_site=True)
     local_steps: int = setting(1, Whole(), at_site=True)
     batch_size: int | None = setting(None, Whole(or_none=True), at_site=True)
-    share_weights: bool = setting(False, Flag())
+    share_weights: Any = setting("auto", one_of("auto", True, False))
     clip: float | None = setting(None, POSITIVE_OR_NONE, at_site=True)
     threshold: float | None = setting(None, Number(least=0.0, or_none=True), at_site=True)
     sigma: float | None = setting(None, POSITIVE_OR_NONE, at_site=True)
@@ -88,6 +88,7 @@ class FedGremSettings(JoinedSettings):
     penalty_start: float = setting(1.0, NOT_NEGATIVE)
     penalty_decay: float = setting(0.1, NOT_NEGATIVE)
     penalty_constant: float = setting(2.0, NOT_NEGATIVE)
+    labels: bool = setting(False, Flag(), at_site=True)
 
     # What "auto" means with either kind of shrinkage.
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -101,10 +102,44 @@ class FedGremSettings(JoinedSettings):
         return self.presets[self.shrinkage]["step"] if self.step == "auto" else self.step
 
     @property
+    def shaped(self) -> bool:
+        """Whether groups have covariances of their own (`shaped`), or labels."""
+        return self._plain and (self.labels or self.covariance_type in OWN_KINDS)
+
+    @property
+    def _plain(self) -> bool:
+        """Gaussian mixtures by full M-steps on all rows."""
+        plain = self.shrinkage == "adaptive" and self.site_step == "em" and self.local_steps == 1
+        other = self.clip or self.threshold or self.batch_size
+        return self.family == "gaussian" and plain and not other
+
+    @property
+    def shares_weights(self) -> bool:
+        """Whether weights are pulled together, too."""
+        return self.shaped if self.share_weights == "auto" else bool(self.share_weights)
+
+    def check_together(self) -> None:
+        """Complain about what groups with covariances of their own do not know."""
+        super().check_together()
+        wanted = self.covariance_type == "full" or self.labels
+        if not wanted or self._plain:
+            return
+        what = "labels" if self.labels else "covariance_type='full'"
+        raise ValueError(
+            f"{what} are for family='gaussian' with shrinkage='adaptive', step='em' and none of "
+            "clip, threshold, batch_size, local_steps"
+        )
+
+    @property
     def second_fit(self) -> bool:
         """Whether sites fit alone once more when the centres of all are known."""
         usual = self.presets[self.shrinkage]["second_start"]
         return bool(usual if self.second_start == "auto" else self.second_start)
+
+
+def prepare_any(clients: Federation, settings: FedGremSettings) -> Any:
+    """The sites' rows, laid out for batched products."""
+    return shaped.prepare(clients, settings) if settings.shaped else prepare(clients, settings)
 
 
 # ------------------------------------------------------------------ local update
@@ -178,13 +213,20 @@ class FedGrem(Coordinator):
     def fields(self) -> tuple[str, ...]:
         """The adaptive rule needs sampling variances, shared weights need weights."""
         variances = ("variances",) * (self.settings.shrinkage == "adaptive")
-        return variances + ("weights",) * self.settings.share_weights + super().fields
+        return variances + ("weights",) * self.settings.shares_weights + super().fields
 
     @property
     def personal(self) -> Arrays:
         """With the weights, if they are shared."""
-        sent = {"weights": self.shared_weights} if self.settings.share_weights else {}
+        sent = {"weights": self.shared_weights} if self.settings.shares_weights else {}
         return {**super().personal, **sent}
+
+    @property
+    def usual(self) -> Arrays:
+        """With the spread between the sites' own fits, from their sampling variances."""
+        if self.settings.shrinkage != "adaptive":
+            return super().usual
+        return {**super().usual, "between": self._shrunk().between_variance}
 
     def combine(self) -> None:
         """The adaptive rule, or the paper's; appendix D treats the weights likewise."""
@@ -192,19 +234,29 @@ class FedGrem(Coordinator):
             self._adaptively()
         else:
             self._as_printed()
-        if self.settings.share_weights:
+        if self.settings.shares_weights:
             self.shared_weights = self._shrunk_weights()
 
     def _adaptively(self) -> None:
-        """In coordinates in which the common covariance, if there is one, is the identity."""
-        variances = self.last["variances"]
-        known = np.where(variances < sites.UNKNOWN_VARIANCE, variances, np.inf)
-        p = self.estimates.shape[-1]
-        root = np.linalg.cholesky(self.covariance) if self.covariance.size else np.eye(p)
-        start = None if self.centers is None else _whitened(self.centers, root)
-        made = shrink_adaptively(_whitened(self.estimates, root), known, start=start)
+        """Each site as far as its sampling variance warrants."""
+        root, made = self._root, self._shrunk()
         self.shared, self.centers = made.estimates @ root.T, made.center @ root.T
         self.between_variance, self.outlier_score = made.between_variance, made.outlier_score
+
+    def _shrunk(self) -> AdaptivelyShrunk:
+        """In coordinates in which the common covariance, if there is one, is the identity."""
+        variances, root = self.last["variances"], self._root
+        known = np.where(variances < sites.UNKNOWN_VARIANCE, variances, np.inf)
+        start = None if self.centers is None else _whitened(self.centers, root)
+        estimates = _whitened(self.estimates, root)
+        return shrink_adaptively(estimates, known, start=start, n_looks=known.shape[1])
+
+    @property
+    def _root(self) -> Floats:
+        """A root of the common covariance; of the identity where there is none."""
+        known = self.covariance if self.covariance.size else np.eye(self.estimates.shape[-1])
+        root: Floats = np.linalg.cholesky(known)
+        return root
 
     def _as_printed(self) -> None:
         """Algorithm 1 with the penalties of B.1."""
@@ -245,6 +297,8 @@ def _whitened(points: Floats, root: Any) -> Any:
 
 def program(roster: Roster, settings: FedGremSettings) -> Program:
     """FedGrEM."""
+    if settings.shaped:
+        return shaped.program(roster, settings)
     return alternate(FedGrem(settings, roster))
 
 
@@ -269,16 +323,6 @@ def alternate(server: Coordinator) -> Program:
     return server.result(replies, history, converged)
 
 
-def largest_change(before: Floats, after: Floats) -> float:
-    """The largest change of a site's numbers (m, R, p), relative to its size or the median site's.
-
-    Relative to the largest number of all, one site with huge values would end everybody's fit.
-    """
-    size = np.abs(after).max(axis=(1, 2))
-    moved = np.abs(after - before).max(axis=(1, 2))
-    return float((moved / np.maximum(np.maximum(size, np.median(size)), TINY)).max())
-
-
 IMPROVE = Step(
     improve,
     {"components": sites.COMPONENTS, "rows": sites.ROWS, "halvings": sites.HALVINGS},
@@ -290,11 +334,12 @@ IMPROVE = Step(
 FEDGREM = Algorithm(
     name="fedgrem",
     settings=FedGremSettings,
-    prepare=prepare,
+    prepare=prepare_any,
     program=program,
-    result=JoinedResult,
+    result=FedGremResult,
     steps={
         **sites.START,
+        **shaped.STEPS,
         "start_again": sites.START_AGAIN,
         "improve": IMPROVE,
         "settle": sites.SETTLE,

@@ -11,6 +11,7 @@ from fedkin.arrays import Array, Bools, Floats
 from fedkin.names import sites_listed
 from fedkin.protocol import Memory, Result
 from fedkin.protocol.runs import About
+from fedkin.shrinkage import borrowed
 from fedkin.tables import Table
 
 # Outlier scores are about standard normal; a site with a higher one than this is pointed out.
@@ -24,6 +25,9 @@ LEFT = {
     "variances": "Each site also sent the sampling variance of each of its components; the number "
     "of rows in each of its groups can be inferred from it.",
     "weights": "Each site also sent its mixture weights.",
+    "counts": "Each site sent, for each of its groups, how many rows it has, their mean and their "
+    "scatter: of a group of one row that is the row.",
+    "middle": "Each site also sent mean and variance of its columns.",
     "scatter": "Each site also sent the scatter of its rows about its components.",
     "residual": "Each site also sent the mean squared residual of its rows.",
     "spread": "Each site also sent the mean square of its target and of its features.",
@@ -139,8 +143,9 @@ class MixtureResult(Result):
 
     def account(self, about: About) -> list[str]:
         """What left the sites, from the fields that did."""
-        account = [sentence for name, sentence in LEFT.items() if name in about.left]
-        told = {"weights", "variances"} & set(about.left)
+        skipped = {"scatter"} if "counts" in about.left else set()
+        account = [s for name, s in LEFT.items() if name in about.left and name not in skipped]
+        told = {"weights", "variances", "counts"} & set(about.left)
         return account if told else [*account, WEIGHTS_STAYED]
 
     def remarks(self, about: About) -> list[str]:
@@ -160,6 +165,56 @@ class JoinedResult(MixtureResult):
     """The fit of sites that exchanged components."""
 
     history_change: Floats
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FedGremResult(JoinedResult):
+    """FedGrEM's fit; where groups have covariances of their own, with what they share.
+
+    What is common: `covariances`, `between` (R, d, d), `degrees`, `concentration`, `known` (R,).
+    Of sites: `scale` (m, R, d, d), `counts` (m, R) of rows, `lacking` (m, R), groups without rows;
+    and for new rows `predictive` (m, R, d, d) and `freedom` (m, R).
+    """
+
+    covariances: Floats | None = None
+    between: Floats | None = None
+    degrees: Floats | None = None
+    concentration: Floats | None = None
+    counts: Floats | None = None
+    known: Floats | None = None
+    predictive: Floats | None = None
+    freedom: Floats | None = None
+    lacking: Bools | None = None
+
+    def with_memories(self, memories: Memory, settings: Any) -> Self:
+        """With what sites kept, unless all is known at the server."""
+        return self if self.shaped else super().with_memories(memories, settings)
+
+    @property
+    def shaped(self) -> bool:
+        """Whether groups have covariances of their own."""
+        return self.covariances is not None
+
+    @property
+    def common(self) -> borrowed.Common:
+        """What groups have in common."""
+        assert self.centers is not None and self.counts is not None
+        n_estimates = np.array(float((self.counts > borrowed.FEW).sum()))
+        shapes: Any = (self.between, self.covariances, self.degrees, self.concentration)
+        return borrowed.Common(self.centers, *shapes, n_estimates, self.known)
+
+    def remarks(self, about: About) -> list[str]:
+        """With the sites that lack groups."""
+        remarks = super().remarks(about)
+        if self.lacking is None:
+            return remarks
+        n_sites = int(self.lacking.any(axis=1).sum())
+        if n_sites:
+            remarks.append(
+                f"At {n_sites} of {len(self.lacking)} sites groups have no rows; there they have "
+                "the common mean and covariance (lacking_)."
+            )
+        return remarks
 
 
 def _where(rows: Bools, values: Floats, otherwise: Floats) -> Floats:

@@ -10,11 +10,12 @@ from functools import partial
 
 import numpy as np
 
-from fedkin.algorithms.mixtures.families import family_of
+from fedkin.algorithms.mixtures.families import LOCAL_TOL, family_of
 from fedkin.models import gaussian_mixture as gaussian
 from fedkin.models import regression_mixture as regression
-from fedkin.models.latent_classes import mixture_weights
+from fedkin.models.latent_classes import climb, mixture_weights
 from fedkin.protocol import Field, Step
+from fedkin.shrinkage import unusualness
 
 # A variance that stands for "this site knows nothing of this component": infinity may not travel.
 UNKNOWN_VARIANCE = 1e90
@@ -24,6 +25,9 @@ FIRST_PASSES = 30
 # The t-th mini-batch moves a site's own running mean by t^-RATE of the way: batches average out,
 # and the way is long enough (Robbins and Monro: between 1/2 and 1).
 BATCH_RATE = 0.7
+
+# Two ends of one climb differ by far less than this in log likelihood.
+CLEAR = 1.0
 
 # ------------------------------------------------------------------ what may leave a client
 
@@ -74,7 +78,9 @@ def start_again(clients, cache, settings, common, personal, memory, keys, fields
     """Fit alone once more, also from the sites' common centres; the likelier fit counts.
 
     A site whose own start went astray finds its groups with everybody's help; one that is
-    different stays different, because its own likelihood decides.
+    different stays different, because its own likelihood decides. Where the spread between sites
+    is known it has a say: a handful of rows that make a group of their own are a little likelier
+    than the group that everybody has, and far less usual.
     """
     family, m = family_of(settings), len(clients)
     centers = np.broadcast_to(common["centers"], (m, *common["centers"].shape))
@@ -82,18 +88,98 @@ def start_again(clients, cache, settings, common, personal, memory, keys, fields
     memory, scale = remembered(family, cache, common, sent, memory)
     own = memory.get("components", centers)
     own = np.take_along_axis(own, personal["order"][..., None], axis=1)
+    if scale is not None:
+        scale = np.broadcast_to(scale, (m, *scale.shape[1:]))
     both = [
         np.stack([memory["weights"], equal_weights(centers)], axis=1),
         np.stack([own, centers], axis=1),
-        None if scale is None else np.stack([np.broadcast_to(scale, (m, *scale.shape[1:]))] * 2, 1),
+        None if scale is None else np.stack([scale] * 2, axis=1),
     ]
-    weights, components, new_scale = family.likeliest(cache, both)
+    fit = family.likeliest(cache, both)
+    if common["between"].size:
+        fit = likelier_of(family, cache, fit, (equal_weights(centers), centers, scale), common)
+    weights, components, new_scale = fit
     kept = {**memory, "weights": weights, "first_weights": weights, "components": components}
     if "scale" in memory:
         kept["scale"] = scale = new_scale
     fit = weights, components, scale
     reply = {"components": components, "rows": cache.sizes.astype(float)}
     return with_optional(reply, fields, family, cache, family.expect(cache, fit), fit), kept
+
+
+def likelier_of(family, rows, alone, begin, common):
+    """Fits (m, ...) of sites on their own, or with their groups held near the others'.
+
+    The marginal likelihood decides, components integrated out: of a site that is like the others,
+    or of one whose components may be anywhere (`unusualness`). It has to decide clearly: usually
+    both ways lead to the same place, and then the site's own fit is the start.
+    """
+    prior = CommonPrior(common)
+    held = climb(
+        rows,
+        family.model.Parameters(*begin),
+        partial(held_step, family, prior),
+        family.settings.local_max_iter,
+        LOCAL_TOL,
+    )
+    statistics = family.expect(rows, held.parameters)
+    noise = family.noise(statistics, held.parameters)
+    usual = held.loglik - prior.spread_out(noise)
+    statistics = family.expect(rows, alone)
+    away, noise = prior.away(alone[1]), family.noise(statistics, alone)
+    own = statistics.loglik - unusualness(away, noise, prior.between, prior.n_estimates).sum(axis=1)
+    better = usual > own + CLEAR
+    # As in any round, the site's own estimate leaves; the server pulls it.
+    weights, components, scale = held.parameters
+    statistics = family.expect(rows, held.parameters)
+    freed = weights, family.model.maximise(statistics.packed, components), scale
+    return tuple(
+        None if a is None else np.where(better.reshape(-1, *[1] * (a.ndim - 1)), b, a)
+        for a, b in zip(alone, freed)
+    )
+
+
+class CommonPrior:
+    """Where components of sites are: N(centre, between), in the metric of a common covariance."""
+
+    def __init__(self, common):
+        self.centers, self.between = common["centers"], common["between"]
+        self.n_estimates, covariance = common["n_estimates"], common["covariance"]
+        self.root = np.linalg.cholesky(covariance) if covariance.size else None
+
+    def away(self, components):
+        """Offsets of components from the centres (m, R, p)."""
+        away = components - self.centers
+        return away if self.root is None else np.linalg.solve(self.root, away[..., None])[..., 0]
+
+    def cost(self, components):
+        """Half the squared distance from the centres in units of the spread between sites, (m,)."""
+        squares = (self.away(components) ** 2).sum(axis=-1)
+        spread = np.where(self.between > 0, self.between, 1.0)
+        return 0.5 * np.where(self.between > 0, squares / spread, 0.0).sum(axis=1)
+
+    def spread_out(self, noise):
+        """What is lost to the components' other places, (m,)."""
+        p = self.centers.shape[-1]
+        return 0.5 * p * np.log1p(self.between / noise).sum(axis=1)
+
+    def held(self, components, noise):
+        """Components pulled to the centres as far as their sampling variance warrants."""
+        share = self.between / (self.between + noise)
+        share = np.where(np.isfinite(noise), share, 0.0)
+        return self.centers + share[..., None] * (components - self.centers)
+
+
+def held_step(family, prior, rows, now):
+    """E-step and M-step of a site whose components have a prior, and the likelihood with it."""
+    weights, components, scale = now
+    statistics = family.expect(rows, now)
+    new = family.model.maximise(statistics.packed, components)
+    new = prior.held(new, family.noise(statistics, now))
+    if family.keeps_scale:
+        scale = family.own_scale(rows, statistics, new, scale)
+    reached = statistics.loglik - prior.cost(components)
+    return type(now)(mixture_weights(statistics.counts, weights), new, scale), reached
 
 
 def settle(clients, cache, settings, common, personal, memory, keys):
@@ -177,14 +263,13 @@ def with_optional(reply, fields, family, rows, statistics, fit, about=None):
     A mini-batch stands for all rows. Scatter and residuals are about the components `about`, those
     of the fit unless others are given.
     """
-    weights, components, scale = fit
+    weights, components, _ = fit
     about = components if about is None else about
     n_used = np.maximum(statistics.n_rows, 1.0)
     share = reply["rows"] / n_used
     made = dict(reply)
     if "variances" in fields:
-        known = scale if family.keeps_scale else None
-        own = family.model.sampling_variance(statistics, known) / np.maximum(share, 1.0)[:, None]
+        own = family.noise(statistics, fit) / np.maximum(share, 1.0)[:, None]
         made["variances"] = np.where(np.isfinite(own), own, UNKNOWN_VARIANCE)
     if "weights" in fields:
         made["weights"] = weights
@@ -201,5 +286,10 @@ START = {
     "start": Step(start, _FIT, optional=OPTIONAL),
     "start_by_ward": Step(partial(start, how="ward"), _FIT, optional=OPTIONAL),
 }
-START_AGAIN = Step(start_again, _FIT, {**COMMON, "centers": COMPONENTS}, {"order": ORDER}, OPTIONAL)
+USUAL = {
+    "centers": COMPONENTS,
+    "between": Field(("v",), "variance of a component between sites; empty if not known"),
+    "n_estimates": Field((), "number of components of sites behind the centres"),
+}
+START_AGAIN = Step(start_again, _FIT, {**COMMON, **USUAL}, {"order": ORDER}, OPTIONAL)
 SETTLE = Step(settle, {"loglik": LOGLIK}, COMMON, PERSONAL)

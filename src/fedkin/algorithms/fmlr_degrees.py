@@ -1,0 +1,283 @@
+"""Whether sites differ by kind, by degree, or both, and whether each has its own noise: by BIC.
+
+What the sites sent for FMLR is all it takes (`models.kinds_degrees`): no site is asked again. The
+curve of K without departures is there before; here come the mixed model (one kind with
+departures), kinds with departures, and kinds whose sites have their own noise. Each of these is
+followed over K until BIC has risen, and only where there is a sign of it:
+
+- departures, if the mixed model beats every number of kinds without, or if they pay at the best
+  number of kinds without;
+- noise of their own, if the sites' squared residuals under the best fit so far ask for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fedkin.algorithms.fmlr_result import FmlrResult
+from fedkin.arrays import Floats, Indices
+from fedkin.clustering import kmeans
+from fedkin.models.grouped_regression import (
+    IDENTIFIED_CLIENTS,
+    SMALLEST_NOISE_SHARE,
+    SMALLEST_VARIANCE,
+    pack_noise,
+)
+from fedkin.models.kinds_degrees import away_from, noise_gain, without_effects
+from fedkin.models.kinds_degrees_fit import Clients, KindsFit, Way, clients_of, fit, refined
+from fedkin.models.kinds_prediction import KindsPosterior
+from fedkin.models.least_squares import residual_coefficients, solve
+from fedkin.models.linear_mixed import eliminate
+from fedkin.protocol import over_roster
+from fedkin.ties import tied_order
+
+if TYPE_CHECKING:
+    from fedkin.algorithms.fmlr import FmlrSettings
+    from fedkin.algorithms.fmlr_expectation import AtServer
+
+NEITHER = Way(degrees=False, own_noise=False)
+DEGREES = Way(degrees=True, own_noise=False)
+OWN_NOISE = Way(degrees=False, own_noise=True)
+BOTH = Way(degrees=True, own_noise=True)
+# Noise below this share of the target's size is rounding.
+ROUNDING = 1e-6
+# Departures of fewer sites are no law.
+LEAST_SITES = 4
+# Ways in which departures are clustered to begin from.
+N_CLUSTERINGS = 3
+# Slope of -2 log likelihood at which a fit has settled.
+SETTLED = 1e-3
+# BIC may rise so often along K before a way with one noise, or with own ones, is left.
+PATIENCE = (2, 1)
+# Rows that a coefficient of a kind needs where sites depart or have their own noise.
+ROWS_A_COEFFICIENT = 5.0
+
+
+class Tried(NamedTuple):
+    """A number of kinds in one way: how likely, at what price; `kinds` unless it is NEITHER."""
+
+    way: Way
+    coef: Floats
+    sigma: float
+    loglik: float
+    bic: float
+    kinds: KindsFit | None = None
+
+    @property
+    def n_kinds(self) -> int:
+        """Number of kinds K."""
+        return len(self.coef)
+
+    def row(self, considered: bool) -> tuple[float, ...]:
+        """For the curve of the result: see `CURVE`."""
+        return (self.n_kinds, self.loglik, self.bic, *self.way, considered)
+
+
+class Chooser:
+    """Fits of kinds that depart or have noise of their own, from statistics at the server."""
+
+    def __init__(self, source: AtServer, settings: FmlrSettings, plain: Sequence[Tried]) -> None:
+        self.source, self.settings = source, settings
+        self.plain = {tried.n_kinds: tried for tried in plain}
+        self.clients = clients_for(source.statistics, settings)
+        self.tried: list[Tried] = []
+        self.starts = {tried.n_kinds: [tried.coef] for tried in plain}
+        self._seed = int(source.rng.integers(2**31 - 1))
+
+    @property
+    def enough(self) -> bool:
+        """Whether departures can be told from noise: several sites, rows beyond one each."""
+        source = self.source
+        return source.n_sites >= LEAST_SITES and source.n_rows > source.n_sites + len(
+            self.clients.prepared.offset
+        )
+
+    @property
+    def exact(self) -> bool:
+        """Whether regressions leave nothing but rounding: there is nothing more to explain."""
+        size = np.sqrt(self.source.statistics[-2].sum() / self.source.n_rows)
+        return min(tried.sigma for tried in self.plain.values()) <= ROUNDING * size
+
+    # ------------------------------------------------------------ fits
+
+    def at(self, way: Way, n_kinds: int) -> Tried:
+        """The fit of K kinds in one way, made once."""
+        for tried in self.tried:
+            if (tried.n_kinds, tried.way) == (n_kinds, way):
+                return tried
+        found = fit(
+            self.clients,
+            way,
+            n_kinds,
+            self.starts.get(n_kinds, ()),
+            self._clusterings if self.settings.given_start is None else None,
+            self.source.outside,
+        )
+        tried = self._priced(found)
+        self.starts.setdefault(n_kinds, []).append(found.coef)
+        self.tried.append(tried)
+        return tried
+
+    def _clusterings(self, points: Floats, n_kinds: int) -> Iterable[Indices]:
+        for k in range(N_CLUSTERINGS if len(points) >= n_kinds else 0):
+            yield kmeans(points, n_kinds, self._seed + k, n_starts=1).labels
+
+    def _priced(self, found: KindsFit) -> Tried:
+        loglik = found.loglik + self.source.log_volume
+        n_kinds, d = found.coef.shape
+        free = n_kinds * d + found.n_covariance + found.n_noise + len(found.weights) - 1
+        bic = -2 * loglik + free * np.log(self.source.n_rows)
+        return Tried(found.way, found.coef, found.sigma, loglik, float(bic), found)
+
+    def follow(self, way: Way, numbers: Iterable[int]) -> int:
+        """Try numbers of kinds one after another until BIC has risen; the best of them."""
+        best, least, risen = 0, np.inf, 0
+        for n_kinds in numbers:
+            bic = self.at(way, n_kinds).bic
+            risen = 0 if bic < least else risen + 1
+            if not risen:
+                best, least = n_kinds, bic
+            if risen == PATIENCE[way.own_noise]:
+                break
+        return best
+
+    def carried(self, numbers: Sequence[int]) -> list[int]:
+        """Numbers of kinds whose coefficients the rows can carry beside departures or noises.
+
+        A kind could fit a few sites exactly, and noises of their own would praise it for that.
+        """
+        most = self.source.n_rows / (ROWS_A_COEFFICIENT * self.source.n_coefficients)
+        return [n for n in numbers if n == 1 or n <= most]
+
+    # ------------------------------------------------------------ the choice
+
+    def look(self, ways: Sequence[Way], numbers: Sequence[int]) -> list[Tried]:
+        """Everything that is worth a try; what was tried, with the fits without departures."""
+        if NEITHER in ways and self.exact:
+            return list(self.plain.values())
+        only, numbers = len(ways) == 1, self.carried(numbers)
+        if not numbers:
+            return list(self.plain.values())
+        if DEGREES in ways and self.enough:
+            self._look_at_degrees(numbers, only or NEITHER not in ways)
+        own = [way for way in ways if way.own_noise]
+        if not self.enough:
+            own = [way for way in own if not way.degrees]
+        if own and (len(own) == len(ways) or self._noises_differ(ways)):
+            self._follow_own_noise(own, numbers)
+        found = [tried for tried in self.tried if tried.way in ways]
+        # Where sites or rows are too few to tell departures from noise, there are none.
+        return [*self.plain.values(), *found] if NEITHER in ways or not found else found
+
+    def _look_at_degrees(self, numbers: Sequence[int], wanted: bool) -> None:
+        if wanted or len(numbers) == 1:
+            self.follow(DEGREES, numbers)
+            return
+        least = min(self.plain.values(), key=lambda tried: tried.bic)
+        looked = [numbers[0], *([least.n_kinds] if least.n_kinds in numbers else [])]
+        if any(self.at(DEGREES, n).bic < least.bic for n in looked):
+            self.follow(DEGREES, numbers)
+
+    def _follow_own_noise(self, ways: Sequence[Way], numbers: Sequence[int]) -> None:
+        """With departures first; without, kinds that only stand for departures have no end."""
+        last = numbers[-1]
+        if BOTH in ways:
+            last = self.follow(BOTH, numbers) + 2
+        if OWN_NOISE in ways:
+            self.follow(OWN_NOISE, [n for n in numbers if n <= last or n == numbers[0]])
+
+    def _noises_differ(self, ways: Sequence[Way]) -> bool:
+        """Whether squared residuals under the best fit so far ask for noises of their own."""
+        so_far = [*self.plain.values(), *self.tried]
+        best = min((tried for tried in so_far if tried.way in ways), key=lambda tried: tried.bic)
+        square, n_rows = self._squares(best)
+        return 2.0 * noise_gain(square, n_rows) > np.log(self.source.n_rows)
+
+    def _squares(self, best: Tried) -> tuple[Floats, Floats]:
+        """Squared residuals of every site beyond its departure, and its rows."""
+        data = self.clients.data
+        toward, sums = away_from(self.clients.inside(best.coef)), data.squares
+        if best.kinds is not None:
+            factor = self.clients.shape.factor(best.kinds.numbers[:-1])
+            sums = without_effects(data, eliminate(data.prepared.products, factor)[1])
+        square = np.einsum("kr,rsm,ks->km", toward, sums, toward, optimize=True)
+        nearest = np.maximum(square.min(axis=0), 0.0)
+        return nearest, data.prepared.n_rows
+
+    # ------------------------------------------------------------ at the end
+
+    def result(self, chosen: Tried, curve: Floats) -> FmlrResult:
+        """The fit that was chosen, its slope down to rounding, and what it says of every site."""
+        assert chosen.kinds is not None
+        source, heard = self.source, self.source.clients
+        kinds = refined(self.clients, chosen.kinds, source.outside)
+        if self.settings.given_start is None:
+            kinds = _by_weight(kinds)
+        known = KindsPosterior(self.clients, kinds, source.outside)
+        effects, noise = known.effects(self.clients.data, known.share)
+        own = known.regular(known.share).T @ kinds.coef + effects
+        m, mean = len(source.roster), kinds.mean_coef
+        return FmlrResult(
+            coef=kinds.coef,
+            sigma=np.array(kinds.sigma),
+            weights=kinds.weights,
+            noise=pack_noise(source.noise),
+            identified=known.share[: len(kinds.coef)].sum(axis=1) >= IDENTIFIED_CLIENTS,
+            loglik=np.array(kinds.loglik + source.log_volume),
+            bic=np.array(self._priced(kinds).bic),
+            coef_covariance=known.coef_covariance(),
+            converged=np.array(kinds.gradient <= SETTLED),
+            history_loglik=kinds.history + source.log_volume,
+            curve=curve,
+            site_loglik=over_roster(known.loglik, heard, m),
+            site_rows=source.rows,
+            implausible=source.implausible,
+            responsibilities=over_roster(known.share.T, heard, m, missing=kinds.weights),
+            way=np.array(kinds.way),
+            random_covariance=kinds.random_covariance,
+            noise_shape=np.array(kinds.noise_shape),
+            numbers=kinds.numbers,
+            statistics=source.statistics,
+            heard=heard,
+            effects=over_roster(effects, heard, m, missing=0.0),
+            site_coef=over_roster(own, heard, m, missing=mean),
+            site_sigma=over_roster(np.sqrt(noise), heard, m),
+        )
+
+    def mixed_model(self) -> Tried | None:
+        """One kind with departures: shown beside whatever was chosen."""
+        if not self.enough:
+            return None
+        if self.source.outside is None:
+            return self.at(DEGREES, 1)
+        return self._priced(fit(self.clients, DEGREES, 1))
+
+
+def _by_weight(kinds: KindsFit) -> KindsFit:
+    """Kinds in the order of their proportions; the noise group stays last."""
+    order = tied_order(-kinds.weights[: len(kinds.coef)])
+    groups = np.append(order, np.arange(len(order), len(kinds.weights)))
+    return replace(kinds, coef=kinds.coef[order], weights=kinds.weights[groups])
+
+
+def clients_for(statistics: Floats, settings: FmlrSettings) -> Clients:
+    """The sites' sums in good coordinates."""
+    wanted: Any = settings.covariance
+    return clients_of(statistics, None if wanted == "auto" else wanted, settings.fit_intercept)
+
+
+def common_model(total: Floats, n_rows: float, log_volume: float) -> Tried:
+    """One regression for all sites, from the sum of their statistics (q,)."""
+    coef, _ = solve(total)
+    heard = float(total[-1])
+    variance = float(residual_coefficients(coef) @ total) / heard
+    floor = max(SMALLEST_NOISE_SHARE * float(total[-2]) / heard, SMALLEST_VARIANCE)
+    variance = max(variance, floor)
+    per_row = -0.5 * (1.0 + np.log(2 * np.pi * variance))
+    loglik = float(per_row * n_rows) + log_volume
+    bic = -2 * loglik + (len(coef) + 1) * np.log(n_rows)
+    return Tried(NEITHER, coef[None], float(np.sqrt(variance)), loglik, float(bic))

@@ -1,0 +1,119 @@
+"""A fitted mixed model in tables and words, as a reader of lme4 expects them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedkin.algorithms.mixed_model_facts import Facts
+from fedkin.arrays import Array, Floats, Indices
+from fedkin.names import listed
+from fedkin.protocol.runs import About
+from fedkin.tables import Table
+
+LEVEL = 0.95
+
+
+def coefficient_intervals(result: Any, known: Facts, level: float) -> Floats:
+    """Of every coefficient by Student's t, (d, 2)."""
+    from scipy.stats import t
+
+    half = t.ppf(0.5 + level / 2, known.degrees) * np.sqrt(np.diag(result.coef_covariance))
+    return np.stack([result.coef - half, result.coef + half], axis=1)
+
+
+def fixed_table(result: Any, known: Facts, features: Sequence[str], level: float = LEVEL) -> Table:
+    """Fixed effects as a reader of lme4 expects them, the intercept first."""
+    from scipy.stats import t
+
+    coef, error = result.coef, np.sqrt(np.diag(result.coef_covariance))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = coef / error
+    low, high = coefficient_intervals(result, known, level).T
+    columns = {
+        "term": np.array(term_names(features, np.arange(len(coef))), dtype=object),
+        "estimate": coef,
+        "std. error": error,
+        "df": known.degrees,
+        "t": ratio,
+        "p": 2.0 * t.sf(np.abs(ratio), known.degrees),
+        f"{100 * level:g} % from": low,
+        "to": high,
+    }
+    order = np.roll(np.arange(len(coef)), int(len(coef) > len(features)))
+    return Table({name: column[order] for name, column in columns.items()}, "Fixed effects")
+
+
+def variance_table(
+    result: Any, known: Facts, about: About, level: float = LEVEL, by: str = "wald"
+) -> Table:
+    """Standard deviations of effects and noise, and correlations, with intervals."""
+    found, ends = known.components(), known.component_intervals(level, by)
+    names = term_names(about.features, result.random)
+    below = np.tril_indices(len(names), -1) if len(ends.correlation) else ((), ())
+    pairs = [f"{names[i]}, {names[j]}" for i, j in zip(*below)]
+    noise = ["noise"] if about.settings.gaussian else []
+    table: dict[str, Any] = {
+        "component": [*names, *pairs, *noise],
+        "is": ["standard deviation"] * len(names)
+        + ["correlation"] * len(pairs)
+        + ["standard deviation"] * len(noise),
+        "estimate": [
+            *found.spread,
+            *found.correlation[: len(pairs)],
+            *([found.sigma] * len(noise)),
+        ],
+    }
+    for name, end in ((f"{100 * level:g} % from", 0), ("to", 1)):
+        sigma = [ends.sigma[end]] * len(noise)
+        table[name] = [*ends.spread[:, end], *ends.correlation[:, end], *sigma]
+    return Table(table, "Variance components")
+
+
+def term_names(features: Sequence[str], columns: Indices) -> list[str]:
+    """Names of columns; the one after the last feature is the intercept."""
+    names = [*map(str, features), "(intercept)"]
+    return [names[j] for j in columns]
+
+
+def sites_table(result: Any, about: About) -> Table:
+    """How far every site departs, with standard errors."""
+    rows: dict[str, Array] = {"site": about.sites, "rows": result.site_rows}
+    error = np.sqrt(np.einsum("mqq->mq", result.effects_covariance))
+    for j, name in enumerate(term_names(about.features, result.random)):
+        rows[name] = result.effects[:, j]
+        rows[f"se {name}"] = error[:, j]
+    if result.site_sigma is not None:
+        rows["noise"] = result.site_sigma
+    return Table(rows, "Sites: how far they depart")
+
+
+def remarks(result: Any, known: Facts, about: About) -> list[str]:
+    """A test of whether sites differ at all; what the data do not tell."""
+    test = known.difference
+    share = f"Share of the variance between sites {known.icc:.3f}."
+    remarks = [share]
+    if test is not None:
+        remarks = [
+            f"Do sites differ? Likelihood ratio {test.statistic:.4g}, p "
+            f"{'at most ' * (not test.exact)}{test.p_value:.3g}. {share}"
+        ]
+    if known.singular:
+        remarks.append(
+            "Singular: some combination of effects has no variance between sites; a simpler "
+            "`random` says the same."
+        )
+    if known.collinear:
+        names = term_names(about.features, np.array(known.collinear))
+        remarks.append(
+            f"Columns depend on each other: {', '.join(names)}. Their coefficients are the "
+            "shortest of all that fit equally well; drop one of them to read them singly."
+        )
+    if result.odd.any():
+        remarks.append(f"Odd sites, which do not count: {listed(about.sites[result.odd])}.")
+    if result.noise_shape is not None and np.isfinite(result.noise_shape):
+        spread = 100 / np.sqrt(float(result.noise_shape))
+        remarks.append(f"The sites' precisions vary by {spread:.0f} % around their mean.")
+    return remarks

@@ -1,0 +1,260 @@
+"""The server's half of a mixed model of classes: sets of variances fitted and judged in rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedkin.algorithms.softmax_mixed_result import SoftmaxMixedResult
+from fedkin.algorithms.softmax_mixed_sets import (
+    FROM_COMMON,
+    INTERCEPT_BEYOND,
+    Centre,
+    Sets,
+    equal_sets,
+)
+from fedkin.arrays import Arrays, Bools, Floats, Indices
+from fedkin.models.least_squares import upper_triangle
+from fedkin.models.softmax_variances import shared_by, variance_pattern
+from fedkin.protocol import Ask, Replies, Roster, over_roster
+from fedkin.ties import first_least
+
+# Precision of the intercepts of B: they are where the shares of the classes put them.
+FREE = 1e-2
+# Relative gain in loss for which more departing is believed.
+WORTH = 1e-3
+MOST_ROUNDS_A_STAGE = 12
+# When a site that was heard before is silent at the end, it is waited for so many rounds.
+MOST_WAITS = 3
+SHORTENED = 0.25
+SURELY_HIGHER = 1e-10
+
+Server = Generator[Ask, Replies, Any]
+
+
+class Stage(NamedTuple):
+    """Sets fitted side by side: B (G, C, d), its information (G, C d, C d), and who is at rest."""
+
+    sets: Sets
+    coef: Floats
+    information: Floats
+    converged: Bools
+    together: bool = False
+    """Whether B is the common model, which was fitted without departures."""
+
+    def only(self, which: Any) -> Stage:
+        """Some of the sets."""
+        sets = Sets(*(part[which] for part in self.sets))
+        parts = (self.coef[which], self.information[which], self.converged[which])
+        return Stage(sets, *parts, self.together)
+
+
+class Verdict(NamedTuple):
+    """Of every set: mean loss of rows left out (G,), and sums over sites about departures."""
+
+    loss: Floats
+    departed: Floats
+    determined: Floats
+
+    def only(self, which: Any) -> Verdict:
+        """On some of the sets."""
+        return Verdict(*(part[which] for part in self))
+
+
+class Best(NamedTuple):
+    """The best set so far: log variances (C, d) and of B, B, its loss, its departures."""
+
+    departures: Floats
+    common: float
+    coef: Floats
+    loss: float
+    departed: Floats
+    determined: Floats
+    converged: bool
+    information: Floats
+    together: bool
+
+    def pattern(self, block: Indices, is_level: Bools) -> Floats:
+        """How the departures found would have single classes move, (C, d)."""
+        return variance_pattern(self.departed, self.determined, self.departures, block, is_level)
+
+
+def opened(roster: Roster, settings: Any) -> Server:
+    """The first round: scales of the columns, rows and classes."""
+    replies = yield Ask("moments", note="scales of the columns")
+    n_rows = float(replies.total("rows"))
+    mean = replies.total("sums") / n_rows
+    spread = np.sqrt(np.maximum(replies.total("squares") / n_rows - mean**2, 0.0))
+    spread = np.where(spread > 1e-7 * (np.abs(mean) + 1e-300), spread, 1.0)
+    if not settings.fit_intercept:
+        mean = np.zeros_like(mean)
+    rows = np.nan_to_num(over_roster(replies["rows"], replies.clients, len(roster)))
+    n_classes = max(int(replies["classes"].max()), 2)
+    return Fit(settings, mean, spread, rows, n_classes, settings.max_rounds - 1)
+
+
+def better(best: Best | None, stage: Stage, verdict: Verdict) -> Best:
+    """The set of least loss, if that is worth a change."""
+    k = int(first_least(verdict.loss))
+    if best is not None and verdict.loss[k] >= best.loss - WORTH * best.loss:
+        return best
+    return Best(
+        stage.sets.departures[k],
+        float(stage.sets.common[k]),
+        stage.coef[k],
+        float(verdict.loss[k]),
+        verdict.departed[k],
+        verdict.determined[k],
+        bool(stage.converged[k]),
+        stage.information[k],
+        stage.together,
+    )
+
+
+@dataclass
+class Fit:
+    """A fit in progress; `left` rounds are left, `tried` is what was judged."""
+
+    settings: Any
+    mean: Floats
+    spread: Floats
+    rows: Floats
+    n_classes: int
+    left: int
+    tried: list[Floats] = field(default_factory=list)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of B."""
+        return self.n_classes, len(self.mean) + int(self.settings.fit_intercept)
+
+    @property
+    def block(self) -> Indices:
+        """Which columns share a variance."""
+        settings = self.settings
+        return shared_by(settings.covariance, len(self.mean), settings.fit_intercept)
+
+    @property
+    def is_level(self) -> Bools:
+        """Which column is the intercept."""
+        return np.arange(self.shape[1]) >= len(self.mean)
+
+    # -------------------------------------------------------------- sets of variances
+
+    def centre(self, best: Best, at: tuple[Floats, float] | None = None) -> Centre:
+        """The best set, or a better guess `at`, to look around."""
+        pattern = best.pattern(self.block, self.is_level)
+        return Centre(*(at or (best.departures, best.common)), pattern)
+
+    def from_common(self, common: Best) -> Stage:
+        """Sets of departures from the common model as it is; no B has to be found."""
+        levels = [(f, f + INTERCEPT_BEYOND, common.common) for f in FROM_COMMON]
+        return self.as_it_is(common, equal_sets(np.array(levels), self.n_classes, self.is_level))
+
+    def as_it_is(self, common: Best, sets: Sets) -> Stage:
+        """Sets with the B of the common model."""
+        n = len(sets.common)
+        coef = np.repeat(common.coef[None], n, axis=0)
+        information = np.repeat(common.information[None], n, axis=0)
+        return Stage(sets, coef, information, np.full(n, common.converged), True)
+
+    def message(self, logs: Floats, coef: Floats) -> Arrays:
+        """What sites are told of sets."""
+        return {"coef": coef, "logs": logs, "mean": self.mean, "spread": self.spread}
+
+    def ridge(self, common: Floats) -> Floats:
+        """Precisions of B for every set, (G, C d)."""
+        out = np.empty((len(common), *self.shape))
+        out[:] = np.exp(-common)[:, None, None]
+        if self.settings.fit_intercept:
+            out[..., -1] = FREE
+        return out.reshape(len(common), -1)
+
+    # -------------------------------------------------------------- rounds
+
+    def look(self, sets: Sets, coef: Floats) -> Server:
+        """Heights (G,), slopes (G, C d) and curvature (G, C d, C d) at B of every set."""
+        self.left -= 1
+        replies = yield Ask("look", self.message(sets.departures, coef), note="sets of variances")
+        ridge, flat = self.ridge(sets.common), coef.reshape(len(coef), -1)
+        height = replies.total("height") + 0.5 * (ridge * flat**2).sum(axis=1)
+        # At its U a site's slope of the loss is -K U.
+        slope = -replies.total("pull") + ridge * flat
+        size = flat.shape[1]
+        upper = upper_triangle(size)
+        curve = np.zeros((len(coef), size, size))
+        curve[:, upper[0], upper[1]] = curve[:, upper[1], upper[0]] = replies.total("information")
+        curve[:, np.arange(size), np.arange(size)] += ridge
+        return height, slope, curve, frozenset(map(int, replies.clients))
+
+    def stage(self, sets: Sets, start: Floats) -> Server:
+        """Newton's method for all sets until no B moves."""
+        coef, base, step = start, start, np.zeros_like(start)
+        kept: tuple[Floats, Floats, frozenset[int]] | None = None
+        heard: frozenset[int] = frozenset()
+        waits = 0
+        for _ in range(max(1, min(MOST_ROUNDS_A_STAGE, self.left - 2))):
+            height, slope, curve, clients = yield from self.look(sets, coef)
+            up = np.zeros(len(height), dtype=bool)
+            if kept is not None and kept[2] == clients:
+                up = height > kept[0] + SURELY_HIGHER * np.abs(kept[0])
+            fresh = np.linalg.solve(curve, -slope[..., None])[..., 0].reshape(coef.shape)
+            step = np.where(up[:, None, None], SHORTENED * step, fresh)
+            base = np.where(up[:, None, None], base, coef)
+            before = height if kept is None else np.where(up, kept[0], height)
+            shape = curve if kept is None else np.where(up[:, None, None], kept[1], curve)
+            kept = before, shape, clients
+            heard |= clients
+            at_rest = np.abs(step).max(axis=(1, 2)) <= self.settings.tol
+            waits += bool(at_rest.all())
+            coef = base + step
+            if at_rest.all() and (clients == heard or waits > MOST_WAITS):
+                break
+        assert kept is not None
+        return Stage(sets, np.where(at_rest[:, None, None], coef, base), kept[1], at_rest)
+
+    def judge(self, stage: Stage) -> Server:
+        """What rows left out lose, and what departures say of variances."""
+        self.left -= 1
+        message = {
+            **self.message(stage.sets.departures, stage.coef),
+            "information": stage.information,
+            "together": np.array(float(stage.together)),
+        }
+        replies = yield Ask("judge", message, note="rows left out")
+        loss = replies.total("loss") / max(float(replies.total("counted")), 1e-300)
+        self._remember(stage.sets, loss)
+        return Verdict(loss, replies.total("departed"), replies.total("determined"))
+
+    def _remember(self, sets: Sets, loss: Floats) -> None:
+        level = sets.departures[..., self.is_level].sum(axis=-1).mean(axis=1)
+        features = sets.departures[..., ~self.is_level].mean(axis=(1, 2))
+        self.tried += list(np.stack([features, level, sets.common, loss], axis=1))
+
+    # -------------------------------------------------------------- the end
+
+    def result(self, best: Best, population: Floats, settled: Replies, m: int) -> Any:
+        """At the end of a fit to m sites."""
+        sent = "departures" in settled
+        own = settled["departures"] if sent else np.zeros((0, *self.shape))
+        heard = settled.clients if sent else settled.clients[:0]
+        rows = self.rows.copy()
+        rows[settled.clients] = settled["rows"]
+        return SoftmaxMixedResult(
+            coef=best.coef,
+            population=population,
+            departures=over_roster(own, heard, m, missing=0.0),
+            variances=np.exp(best.departures),
+            block=self.block,
+            common_variance=np.exp(best.common),
+            mean=self.mean,
+            spread=self.spread,
+            loss=np.array(best.loss),
+            heard=heard,
+            site_rows=rows,
+            converged=np.array(best.converged),
+            tried=np.array(self.tried),
+        )

@@ -1,0 +1,193 @@
+"""What a site does in a mixed model of classes: heights, slopes and second derivatives; losses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedkin.arrays import Arrays, Floats
+from fedkin.federation import Federation
+from fedkin.models.least_squares import upper_triangle
+from fedkin.models.softmax_left_out import left_out_loss, own_departures
+from fedkin.models.softmax_mixed import LabelledRows, find_modes, heights
+from fedkin.protocol import Field, Step
+
+
+class Told(NamedTuple):
+    """What a site is told: B and log variances of every set (G, C, d each), and standardising."""
+
+    coef: Floats
+    logs: Floats
+    mean: Floats
+    spread: Floats
+
+    @classmethod
+    def of(cls, common: Arrays) -> Told:
+        """From a message."""
+        return cls(*(common[name] for name in cls._fields))
+
+    def rows(self, clients: Federation, settings: Any) -> LabelledRows:
+        """Rows in standardised columns."""
+        scaled = (clients.X - self.mean) / self.spread
+        inside = replace(clients, X=scaled)
+        return LabelledRows.of(inside, self.coef.shape[1], settings.fit_intercept)
+
+    def sets(self) -> list[tuple[Floats, Floats]]:
+        """B and precisions of the departures of every set, (C, d) each."""
+        return [(coef, np.exp(-logs)) for coef, logs in zip(self.coef, self.logs)]
+
+
+def prepare(clients: Federation, settings: Any) -> Arrays:
+    """Nothing to prepare; labels must be numbers of classes."""
+    if clients.y is None:
+        raise ValueError("a mixed model needs a target y at every site")
+    if (clients.y < 0).any() or (clients.y != np.round(clients.y)).any():
+        raise ValueError("labels must be numbers of classes: 0, 1, 2, ...")
+    return {}
+
+
+# ------------------------------------------------------------------ client functions
+
+
+def moments(clients, cache, settings, common, personal, memory, keys):
+    """Sums and sums of squares of every column, and how many classes the site has seen."""
+    owner, m = clients.owner, len(clients)
+
+    def sums(values):
+        columns = [np.bincount(owner, column, minlength=m) for column in values.T]
+        return np.stack(columns, axis=1) if columns else np.zeros((m, 0))
+
+    last = np.zeros(m)
+    np.maximum.at(last, owner, clients.y)
+    return {
+        "sums": sums(clients.X),
+        "squares": sums(clients.X**2),
+        "rows": clients.sizes.astype(np.float64),
+        "classes": last + 1.0,
+    }, memory
+
+
+def look(clients, cache, settings, common, personal, memory, keys):
+    """Height, slope and second derivatives in B of every set, with the site's U gone along."""
+    told = Told.of(common)
+    modes = known_modes(told, memory, len(clients))
+    n_sets, size = len(told.coef), told.coef[0].size
+    upper = upper_triangle(size)
+    height, pull = np.zeros((len(clients), n_sets)), np.zeros((len(clients), n_sets, size))
+    information = np.zeros((len(clients), n_sets, len(upper[0])))
+    for block in told.rows(clients, settings).blocks:
+        who = block.clients
+        for g, (coef, precision) in enumerate(told.sets()):
+            own, inverse = own_departures(block, coef, precision, modes[who, g])
+            modes[who, g] = own
+            flat = precision.ravel()
+            height[who, g] = heights(block, coef, precision, own)
+            pull[who, g] = (precision * own).reshape(len(own), -1)
+            curve = np.diag(flat) - inverse * np.outer(flat, flat)
+            information[who, g] = curve[:, upper[0], upper[1]]
+    reply = {"height": height, "pull": pull, "information": information}
+    return reply, {"modes": modes}
+
+
+def known_modes(told: Told, memory: Any, m: int) -> Floats:
+    """Departures (m, G, C, d) to look from: those of the last round; there is but one end."""
+    shape = (m, *told.coef.shape)
+    if memory and "modes" in memory and memory["modes"].shape == shape:
+        return np.array(memory["modes"])
+    return np.zeros(shape)
+
+
+def judge(clients, cache, settings, common, personal, memory, keys):
+    """Loss of rows left out, and what departures say of their variances, for every set."""
+    told = Told.of(common)
+    shape = (len(clients), *told.coef.shape)
+    loss, squares, determined = np.zeros(shape[:2]), np.zeros(shape), np.zeros(shape)
+    modes = known_modes(told, memory, len(clients))
+    for block in told.rows(clients, settings).blocks:
+        who = block.clients
+        for g, (coef, precision) in enumerate(told.sets()):
+            own, inverse = own_departures(block, coef, precision, modes[who, g])
+            loss[who, g] = left_out_loss(
+                *(block, coef, precision, own, inverse, common["information"][g]),
+                together=bool(common["together"]),
+            )
+            squares[who, g] = own**2
+            left = np.diagonal(inverse, axis1=1, axis2=2).reshape(own.shape)
+            determined[who, g] = np.maximum(1.0 - left * precision, 0.0)
+    often = np.ones(len(clients.X)) if clients.weights is None else clients.weights
+    counted = np.bincount(clients.owner, often, minlength=len(clients))
+    reply = {"loss": loss, "counted": counted, "departed": squares, "determined": determined}
+    return reply, memory
+
+
+def settle(clients, cache, settings, common, personal, memory, keys, fields):
+    """The site learns and keeps its departure; it leaves only if it is asked for."""
+    own = departures(clients, settings, Told.of(common))
+    reply = {"rows": clients.sizes.astype(np.float64)}
+    if fields:
+        reply["departures"] = own
+    return reply, {"departures": own, "known": np.ones(len(clients))}
+
+
+def departures(clients: Federation, settings: Any, told: Told) -> Floats:
+    """U of every client at the first set, (m, C, d)."""
+    coef, precision = told.sets()[0]
+    out = np.zeros((len(clients), *coef.shape))
+    for block in told.rows(clients, settings).blocks:
+        start = np.zeros((len(block.clients), *coef.shape))
+        out[block.clients] = find_modes(block, coef, precision, start)
+    return out
+
+
+# ------------------------------------------------------------------ what travels
+
+_SETS = {
+    "coef": Field(("sets", "c", "d"), "common coefficients of every set"),
+    "logs": Field(("sets", "c", "d"), "log variances of the departures of every set"),
+    "mean": Field(("f",), "of every column"),
+    "spread": Field(("f",), "of every column"),
+}
+_ROWS = Field((), "number of rows")
+
+STEPS = {
+    "moments": Step(
+        moments,
+        {
+            "sums": Field(("f",), "sum of every column"),
+            "squares": Field(("f",), "sum of squares of every column"),
+            "rows": _ROWS,
+            "classes": Field((), "number of the last class at the site, and one"),
+        },
+    ),
+    "look": Step(
+        look,
+        {
+            "height": Field(("sets",), "loss of the site's rows with its departure's penalty"),
+            "pull": Field(("sets", "p"), "its slope in the common coefficients"),
+            "information": Field(("sets", "u"), "its second derivatives"),
+        },
+        _SETS,
+    ),
+    "judge": Step(
+        judge,
+        {
+            "loss": Field(("sets",), "log loss of the site's rows, each left out"),
+            "counted": Field((), "number of these rows, or the sum of their weights"),
+            "departed": Field(("sets", "c", "d"), "squares of the site's departure"),
+            "determined": Field(("sets", "c", "d"), "how far its rows determine it, 0 to 1"),
+        },
+        {
+            **_SETS,
+            "information": Field(("sets", "p", "p"), "about the common coefficients"),
+            "together": Field((), "whether these are of all rows without departures"),
+        },
+    ),
+    "settle": Step(
+        settle,
+        {"rows": _ROWS},
+        _SETS,
+        optional={"departures": Field(("c", "d"), "the site's departure")},
+    ),
+}

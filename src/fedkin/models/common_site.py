@@ -1,0 +1,221 @@
+"""A site's curve around the common one given its rows: prediction, samples, predictive density.
+
+A `CommonSiteCurve` holds the site's rows and must stay where they are; what it has of others are
+the weights of the common curve. Parameters come as a cloud with weights, so predictions are
+mixtures of normal distributions. A site of more than `max_points` rows is predicted from the rows
+nearest to each point, or from a random subset.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from scipy.spatial import KDTree
+from scipy.special import logsumexp
+
+from fedkin.arrays import Floats
+from fedkin.federation import Federation
+from fedkin.models.common_curve import Weights, updated
+from fedkin.models.common_form import CommonForm, parameters
+from fedkin.models.common_posterior import (
+    left_out,
+    site_from_nearest,
+    site_joint,
+    site_left_out,
+    site_posterior,
+)
+from fedkin.models.common_sums import pack, sums
+from fedkin.models.gaussian_process import LOG_2PI, cholesky
+from fedkin.models.gp_posterior import NEIGHBOURS, POINT_BLOCK
+from fedkin.models.inducing import Points, points_at
+
+# Standard deviations of the common mean's level, in units of the targets', and of its slopes where
+# it has some: the slope of standardised targets on standardised features is at most one.
+VAGUE = 10.0
+STEEP = 1.0
+# How the RBF's smoothness, which is infinite, travels.
+RBF_TRAVELS = 0.0
+# Variances are kept above this share of the noise: below it is rounding.
+LEAST_VARIANCE = 1e-9
+
+
+class Units(NamedTuple):
+    """One frame for all sites: centre and spread of features (2, d), location, scale of targets."""
+
+    frame: Floats
+    target: Floats
+
+    def rows(self, X: Floats) -> Floats:
+        """Features in the frame."""
+        return (X - self.frame[0]) / self.frame[1]
+
+    def targets(self, y: Floats) -> Floats:
+        """Targets in the frame."""
+        standard: Floats = (y - self.target[0]) / self.target[1]
+        return standard
+
+
+class Member(NamedTuple):
+    """One of a cloud: form, parameters, points, and the common curve under them."""
+
+    form: CommonForm
+    theta: Floats
+    points: Points
+    known: Weights
+
+    @property
+    def noise(self) -> float:
+        """Variance of the noise."""
+        return parameters(self.form, self.theta).noise
+
+
+class Shared(NamedTuple):
+    """The common curve as all sites know it: a cloud of S parameters `theta` (S, p).
+
+    With their weights (S,) and, under each, the weights of the F features: `mean` (S, F) and
+    `covariance` (S, F, F). `kinds` (S, 3) are smoothness of the common curve and of departures, and
+    whether the common mean has slopes.
+    """
+
+    units: Units
+    places: Floats
+    kinds: Floats
+    theta: Floats
+    weights: Floats
+    mean: Floats
+    covariance: Floats
+
+    def each(self) -> list[Member]:
+        """Every member of the cloud."""
+        found = []
+        for kind, theta, *known in zip(self.kinds, self.theta, self.mean, self.covariance):
+            form = form_of(kind, self.places.shape[1])
+            found.append(Member(form, theta, points_at(form, theta, self.places), Weights(*known)))
+        return found
+
+    def knowing(self, X: Floats, y: Floats) -> Shared:
+        """The common curve when the rows of a further site are known, too."""
+        rows = pack(_one_site(self.units.rows(X), self.units.targets(y)))
+        known = [
+            updated(form, theta, weights, sums(rows, 1, form, theta, points, slopes=False))
+            for form, theta, points, weights in self.each()
+        ]
+        mean, covariance = map(np.array, zip(*known))
+        return self._replace(mean=mean, covariance=covariance)
+
+
+def form_of(kind: Floats, n_features: int) -> CommonForm:
+    """The form of a kind, as it travels: two smoothnesses, and whether the mean has slopes."""
+    common, own = (np.inf if nu == RBF_TRAVELS else float(nu) for nu in kind[:2])
+    steep = STEEP if kind[2] else 0.0
+    return CommonForm(n_features, common, own, mean="linear", vague=VAGUE, steep=steep)
+
+
+class LeftOut(NamedTuple):
+    """Expected value and log density (n,) of each of a site's targets given all other rows, and the
+    log density of all of them together given the other sites' rows."""
+
+    mean: Floats
+    each: Floats
+    together: float
+
+
+def left_out_of(shared: Shared, X: Floats, y: Floats) -> LeftOut:
+    """Of a site whose rows are known to the common curve."""
+    own = shared.units.rows(X), shared.units.targets(y)
+    members = shared.each()
+    mean, variance = map(np.array, zip(*(left_out(*member, own) for member in members)))
+    logs = _log_normal(own[1], mean, variance)
+    whole = np.array([site_left_out(*member, own) for member in members])
+    location, scale = shared.units.target
+    each = logsumexp(logs, axis=0, b=shared.weights[:, None]) - np.log(scale)
+    # The rows have had their say in the weights of the cloud, and take it back.
+    together = -float(logsumexp(np.log(shared.weights) - whole)) - len(y) * float(np.log(scale))
+    return LeftOut(location + scale * (shared.weights @ mean), each, together)
+
+
+def _one_site(X: Floats, y: Floats) -> Federation:
+    return Federation(X, np.array([0, len(X)]), ("site",), y)
+
+
+def _log_normal(y: Floats, mean: Floats, variance: Floats) -> Floats:
+    logs: Floats = -0.5 * (LOG_2PI + np.log(variance) + (y - mean) ** 2 / variance)
+    return logs
+
+
+@dataclass(frozen=True)
+class CommonSiteCurve:
+    """One site's rows with the common curve; without rows it is a new site."""
+
+    shared: Shared
+    X: Floats
+    y: Floats
+    max_points: int = 500
+    large: str = "neighbours"
+
+    @cached_property
+    def _own(self) -> tuple[Floats, Floats]:
+        """Rows and targets in the frame, of a large site a random subset."""
+        own = self.shared.units.rows(self.X), self.shared.units.targets(self.y)
+        if len(self.X) <= self.max_points:
+            return own
+        chosen = np.random.default_rng(len(self.X)).permutation(len(self.X))[: self.max_points]
+        return own[0][chosen], own[1][chosen]
+
+    @cached_property
+    def _each(self) -> list[Member]:
+        return self.shared.each()
+
+    def moments(self, X: Floats) -> tuple[Floats, Floats]:
+        """Means and variances of new targets under every member of the cloud, (S, n)."""
+        rows, (location, scale) = self.shared.units.rows(X), self.shared.units.target
+        by_nearest = len(self.X) > self.max_points and self.large == "neighbours"
+        found = []
+        for member in self._each:
+            if by_nearest:
+                mean, variance = self._by_nearest(member, rows)
+            else:
+                mean, variance = site_posterior(*member, self._own, rows)
+            noise = member.noise
+            found.append((mean, np.maximum(variance, LEAST_VARIANCE * noise) + noise))
+        mean, variance = map(np.array, zip(*found))
+        return location + scale * mean, scale**2 * variance
+
+    def predict(self, X: Floats) -> tuple[Floats, Floats]:
+        """Mean and standard deviation of new targets."""
+        mean, variance = self.moments(X)
+        centre = self.shared.weights @ mean
+        return centre, np.sqrt(self.shared.weights @ (variance + (mean - centre) ** 2))
+
+    def log_density(self, X: Floats, y: Floats) -> Floats:
+        """Log predictive density of every target by itself."""
+        logs = _log_normal(y, *self.moments(X))
+        density: Floats = logsumexp(logs, axis=0, b=self.shared.weights[:, None])
+        return density
+
+    def sample(self, X: Floats, n_samples: int, rng: np.random.Generator) -> Floats:
+        """Joint samples of the curve with noise, (n, n_samples)."""
+        counts = rng.multinomial(n_samples, self.shared.weights)
+        rows, (location, scale) = self.shared.units.rows(X), self.shared.units.target
+        drawn = []
+        for member, count in zip(self._each, counts):
+            if count:
+                mean, spread = site_joint(*member, self._own, rows)
+                root, _ = cholesky(spread + member.noise * np.eye(len(X)))
+                drawn.append(mean[:, None] + root @ rng.normal(size=(len(X), count)))
+        return np.asarray(location + scale * np.concatenate(drawn, axis=1))
+
+    def _by_nearest(self, member: Member, rows: Floats) -> tuple[Floats, Floats]:
+        lengths = parameters(member.form, member.theta).own_lengths
+        own = self.shared.units.rows(self.X), self.shared.units.targets(self.y)
+        n_near = min(NEIGHBOURS, len(self.X))
+        near = KDTree(own[0] / lengths).query(rows / lengths, k=[*range(1, n_near + 1)])[1]
+        mean, variance = np.empty(len(rows)), np.empty(len(rows))
+        for begin in range(0, len(rows), POINT_BLOCK):
+            block = slice(begin, begin + POINT_BLOCK)
+            nearest = own[0][near[block]], own[1][near[block]]
+            mean[block], variance[block] = site_from_nearest(*member, nearest, rows[block])
+        return mean, variance

@@ -1,0 +1,195 @@
+"""Gaussian mixtures whose groups have covariances of their own, batched over clients.
+
+What an E-step leaves of a group at a client: how many rows, their mean, and their scatter about
+that mean. Rows with a known label count for their group alone. Arrays have the client first;
+S restarts that run side by side stand between it and the R groups.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import gammaln
+
+from fedkin.arrays import Array, Floats, Indices
+from fedkin.federation import Federation
+from fedkin.models.latent_classes import EMPTY_COMPONENT, after_client, log_weights, to_posterior
+from fedkin.models.row_blocks import Chunk, RowBlocks
+
+# Log joint density of a row with a group that its label rules out, relative to the others'.
+RULED_OUT = -1e30
+# Student's density with so many degrees of freedom is the normal one.
+MOST_FREEDOM = 1e9
+# A label of a row that is not known.
+UNKNOWN = -1
+
+
+class Groups(NamedTuple):
+    """`weights` (m, S, R), `means` (m, S, R, d), `covariances` (m, S, R, d, d).
+
+    A client axis of length one means the same for all.
+    """
+
+    weights: Floats
+    means: Floats
+    covariances: Floats
+
+
+class Moments(NamedTuple):
+    """`counts` (m, S, R), `means` (m, S, R, d), `scatter` (m, S, R, d, d) about them, `loglik`."""
+
+    counts: Floats
+    means: Floats
+    scatter: Floats
+    loglik: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledRows:
+    """Rows in blocks and, where labels are known, the group of every row by block, (k, width)."""
+
+    rows: RowBlocks
+    labels: tuple[Indices, ...] | None = None
+
+    @property
+    def sizes(self) -> Indices:
+        """Rows of every client, (m,)."""
+        return self.rows.sizes
+
+
+def prepare(clients: Federation, labelled: bool = False) -> LabelledRows:
+    """The clients' rows; with `labelled`, y holds the number of a row's group, or UNKNOWN."""
+    rows = RowBlocks.of(clients, clients.X, centred=True)
+    if not labelled or clients.y is None:
+        return LabelledRows(rows)
+    code = clients.y[:, None] + 1.0
+    packed = [bucket.pack(code)[:, 0] for bucket in clients.buckets()]
+    return LabelledRows(rows, tuple((block - 1.0).astype(np.intp) for block in packed))
+
+
+def expect(data: LabelledRows, groups: Groups) -> Moments:
+    """The E-step of every client."""
+    rows, (roots, offsets, logs) = data.rows, _parts(data.rows, groups)
+    m, (n_restarts, n_groups, d) = rows.n_clients, groups.means.shape[1:]
+    counts = np.zeros((m, n_restarts, n_groups))
+    sums, products = np.zeros((*counts.shape, d)), np.zeros((*counts.shape, d, d))
+    loglik = np.zeros((m, n_restarts))
+    for chunk, known in _chunks(data, n_restarts * n_groups * d):
+        who, table = chunk.clients, chunk.data
+        joint = _log_joint(chunk, roots, offsets, logs)
+        _rule_out(joint, known)
+        joint = np.ascontiguousarray(joint.transpose(1, 2, 0, 3))
+        total = to_posterior(joint)
+        loglik[who] += np.einsum("skn,kn->ks", total, table[:, -1])
+        share = joint.transpose(2, 0, 1, 3) * table[:, None, None, -1]
+        counts[who] += share.sum(axis=-1)
+        columns = table[:, :-1]
+        sums[who] += share @ columns.transpose(0, 2, 1)[:, None]
+        weighted = share[:, :, :, None] * columns[:, None, None]
+        products[who] += weighted @ columns.transpose(0, 2, 1)[:, None, None]
+    return _moments(rows, counts, sums, products, loglik)
+
+
+def labelled_moments(data: LabelledRows, n_groups: int) -> Moments:
+    """The same of the rows with known labels alone, without restarts; likelihood zero."""
+    rows, d = data.rows, data.rows.n_columns
+    m = rows.n_clients
+    counts, sums = np.zeros((m, n_groups)), np.zeros((m, n_groups, d))
+    products = np.zeros((m, n_groups, d, d))
+    for chunk, known in _chunks(data, n_groups * d):
+        if known is None:
+            continue
+        present = chunk.data[:, None, -1]
+        share = (np.arange(n_groups)[:, None] == known[:, None]) * present
+        columns, who = chunk.data[:, :-1], chunk.clients
+        counts[who] += share.sum(axis=-1)
+        sums[who] += share @ columns.transpose(0, 2, 1)
+        weighted = share[:, :, None] * columns[:, None]
+        products[who] += weighted @ columns.transpose(0, 2, 1)[:, None]
+    return _moments(rows, counts, sums, products, np.zeros(m))
+
+
+def _moments(
+    rows: RowBlocks, counts: Floats, sums: Floats, products: Floats, loglik: Floats
+) -> Moments:
+    """Means and scatter about them from sums about the clients' centres."""
+    alive = counts > EMPTY_COMPONENT
+    safe = np.where(alive, counts, 1.0)[..., None]
+    about = np.where(alive[..., None], sums / safe, 0.0)
+    scatter = products - safe[..., None] * about[..., :, None] * about[..., None, :]
+    scatter = np.where(alive[..., None, None], scatter, 0.0)
+    means = about + after_client(rows.centre, counts.ndim - 1)
+    return Moments(counts, means, scatter, loglik)
+
+
+def log_joint(data: LabelledRows, groups: Groups, freedom: Floats | None = None) -> Floats:
+    """log(weight * density) of every row and group, (N, R); one restart.
+
+    With `freedom` (m, R) of covariances that are themselves estimates, densities are Student's with
+    the same covariances: what is known of a site from few rows is not taken for certain.
+    """
+    parts, d = _parts(data.rows, groups), groups.means.shape[-1]
+    if freedom is None or not np.isfinite(freedom).any():
+        return data.rows.row_by_row(lambda chunk: _log_joint(chunk, *parts)[:, 0], _n(groups))
+    eta = np.where(np.isfinite(freedom), freedom, MOST_FREEDOM)
+    constant = gammaln((eta + d) / 2) - gammaln(eta / 2) - 0.5 * d * np.log((eta - 2.0) / 2.0)
+
+    def of_chunk(chunk: Chunk) -> Floats:
+        who = chunk.clients
+        base = _own(parts[2], who)[:, 0, :, None]
+        squares = 2.0 * (base - _log_joint(chunk, *parts)[:, 0])
+        own, level = eta[who][..., None], constant[who][..., None]
+        return np.asarray(base + level - 0.5 * (own + d) * np.log1p(squares / (own - 2.0)))
+
+    return data.rows.row_by_row(of_chunk, _n(groups))
+
+
+def _n(groups: Groups) -> int:
+    return int(groups.means.shape[2])
+
+
+def _parts(rows: RowBlocks, groups: Groups) -> tuple[Floats, Floats, Floats]:
+    """Whitening roots, whitened means about the clients' centre, and log weights with constants."""
+    roots = inverse_roots(groups.covariances)
+    about = groups.means - rows.centre[:, None, None]
+    offsets = (roots @ about[..., None])[..., 0]
+    diagonal = np.einsum("...ii->...i", roots)
+    constant = np.log(diagonal).sum(axis=-1) - 0.5 * about.shape[-1] * np.log(2 * np.pi)
+    return roots, offsets, log_weights(groups.weights) + constant
+
+
+def _log_joint(chunk: Chunk, roots: Floats, offsets: Floats, logs: Floats) -> Floats:
+    """(k, S, R, width) of the rows of a chunk."""
+    who, columns = chunk.clients, chunk.data[:, :-1]
+    white = _own(roots, who) @ columns[:, None, None]
+    white -= _own(offsets, who)[..., None]
+    return np.asarray(_own(logs, who)[..., None] - 0.5 * np.einsum("ksrdn,ksrdn->ksrn", white, white))
+
+
+def _own(array: Array, who: Indices) -> Array:
+    return array if len(array) == 1 else array[who]
+
+
+def inverse_roots(covariances: Floats) -> Floats:
+    """Lower triangular W (..., d, d) with W covariance W' = identity."""
+    return np.linalg.inv(np.linalg.cholesky(covariances))
+
+
+def _chunks(data: LabelledRows, per_row: int):
+    """Chunks of the rows and the known groups of their rows."""
+    for number, block in enumerate(data.rows.blocks):
+        for chunk in block.chunks(per_row):
+            known = None
+            if data.labels is not None:
+                known = data.labels[number][chunk.members, chunk.rows]
+            yield chunk, known
+
+
+def _rule_out(joint: Floats, known: Indices | None) -> None:
+    """Rows of a known group belong to no other; `joint` (k, S, R, width), in place."""
+    if known is None or not (known >= 0).any():
+        return
+    other = np.arange(joint.shape[2])[:, None] != known[:, None]
+    joint += np.where(other & (known >= 0)[:, None], RULED_OUT, 0.0)[:, None]

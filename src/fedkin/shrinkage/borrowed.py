@@ -1,0 +1,423 @@
+"""Groups of sites that borrow from each other: means, covariances and weights by empirical Bayes.
+
+Group r at site k has n rows with mean x and scatter C about it. The model, for each group:
+
+| what | at site k | in common |
+|---|---|---|
+| mean | mu ~ N(center, between) | `centers`, `between` |
+| covariance | inverse Wishart with mean `covariance` and `degrees` | `covariances`, `degrees` |
+| weights | Dirichlet | `concentration` |
+
+Given what is common a site's own values follow in closed form (`Posterior`). What is common is
+found by marginal likelihood (`learn`): the amount of borrowing is estimated, none of it is tuned.
+
+- Means are seen in coordinates in which the covariance is the identity and `between` is diagonal.
+  Between sites means may differ more in some directions than in others; `between` is pulled to a
+  multiple of the covariance as by d + 2 sites, the least that has a mean.
+- A mean that was fitted to the rows takes some of their scatter with it: n rows have n - 1 degrees
+  of freedom where the mean is the site's own, n where it is the common one, and in between what the
+  pull leaves, so that nothing collapses.
+- The common covariance of a group is itself bent to the average of all groups, by degrees found
+  likewise: six groups of 20 features have 1,260 numbers, and few sites of few rows do not tell them.
+- A site whose mean is too far for the others neither pulls nor is pulled (`belonging`).
+
+A group without rows at a site takes the common values.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import gammaln, psi
+
+from fedkin.arrays import Floats
+from fedkin.shrinkage.spread import belonging
+
+KINDS = ("full", "diag", "spherical", "tied", "identity")
+# Kinds in which every group of a site has a covariance of its own.
+OWN_KINDS = ("full", "diag", "spherical")
+# Degrees beyond the least that has a mean: from hardly any borrowing to no differences to speak of.
+# Neighbours differ by a fifth, which changes a site's covariance by a few per cent at most.
+DEGREES = np.geomspace(1.0, 1e5, 64)
+# Passes of the Dirichlet's fixed point inside one round; rounds go on from where they ended.
+PASSES = 10
+# Bounds of the Dirichlet's total: no borrowing, and all of it.
+LEAST_TOTAL, MOST_TOTAL = 1e-2, 1e5
+# Eigenvalues of a covariance are at least this share of their mean.
+LEAST_EIGENVALUE = 1e-6
+# Between sites means differ by at least this share of the covariance (a variance).
+LEAST_BETWEEN = 1e-8
+# A group with fewer rows than this at a site says nothing of its covariance or its place.
+FEW = 1e-6
+# exp() of less is nothing.
+LEAST_EXPONENT = -500.0
+
+
+class Common(NamedTuple):
+    """What groups have in common: see the module's table.
+
+    `centers` (R, d), `between` (R, d, d), `covariances` (R, d, d), `degrees` (R,),
+    `concentration` (R,); `n_estimates`, the groups of sites that are compared; `known` (R,), as
+    from how many rows the covariances are known.
+    """
+
+    centers: Floats
+    between: Floats
+    covariances: Floats
+    degrees: Floats
+    concentration: Floats
+    n_estimates: Floats
+    known: Floats
+
+
+class Posterior(NamedTuple):
+    """A site's own values given what is common.
+
+    `weights` (m, R), `means` (m, R, d), `covariances` (m, R, d, d); `doubt` (m, R, d, d), the
+    covariance of the mean's own uncertainty; `belongs` (m, R) in [0, 1]; `distances` (m, R) of the
+    means, chi-squared with d degrees of freedom; `scatter` (m, R, d, d) about the posterior mean
+    and its degrees of freedom, `rows` (m, R).
+    """
+
+    weights: Floats
+    means: Floats
+    covariances: Floats
+    doubt: Floats
+    belongs: Floats
+    distances: Floats
+    scatter: Floats
+    rows: Floats
+
+
+# ------------------------------------------------------------------ a site's own values
+
+
+def posterior(
+    counts: Floats, means: Floats, scatter: Floats, common: Common, kind: str, own_weights: bool
+) -> Posterior:
+    """A site's own values from its counts (m, R), means (m, R, d) and scatter (m, R, d, d)."""
+    axes, back, spread = _axes(common)
+    shrunk = _held_means(counts, means, common.centers, axes, back, spread, common.n_estimates)
+    about, doubt, belongs, distances, taken = shrunk
+    rows = np.maximum(counts - taken, 0.0)
+    away, some = means - about, np.where(counts > FEW, counts, 0.0)[..., None, None]
+    total = shaped(scatter + some * (away[..., :, None] * away[..., None, :]), kind)
+    covariances = _held_covariances(total, rows, common, kind)
+    weights = _held_weights(counts, common.concentration, own_weights)
+    return Posterior(weights, about, covariances, doubt, belongs, distances, total, rows)
+
+
+def _block(kind: str, d: int) -> tuple[int, int]:
+    """Size of the Wishart blocks of a kind, and how many of a row's columns one block has."""
+    return (d if kind in ("full", "tied") else 1), (d if kind == "spherical" else 1)
+
+
+def working(
+    own: Posterior, common: Common, counts: Floats, kind: str, own_weights: bool
+) -> tuple[Floats, Floats]:
+    """Weights (m, R) and covariances for the E-step: expected logarithms, not logarithms of means.
+
+    With values that are themselves uncertain (variational Bayes): where few rows tell of a group it
+    claims fewer, so that the spread between sites does not feed on itself. The weights do not sum
+    to one.
+    """
+    d = own.means.shape[-1]
+    weights = own.weights
+    if not own_weights:
+        held = counts + common.concentration
+        weights = np.exp(psi(held) - psi(held.sum(axis=-1, keepdims=True)))
+    covariances, loss = own.covariances, np.zeros(own.weights.shape)
+    if kind in OWN_KINDS:
+        order, times = _block(kind, d)
+        nu = common.degrees + order + 1.0 + times * own.rows
+        steps = np.arange(order)
+        each = psi((nu[..., None] - steps) / 2).sum(axis=-1) - order * np.log(nu / 2)
+        loss = 0.5 * each * (1 if order > 1 else d)
+        covariances = covariances * ((nu - order - 1.0) / nu)[..., None, None]
+    doubt = np.einsum("mrij,mrji->mr", np.linalg.inv(covariances), own.doubt)
+    return weights * np.exp(np.maximum(loss - 0.5 * doubt, LEAST_EXPONENT)), covariances
+
+
+def _axes(common: Common) -> tuple[Floats, Floats, Floats]:
+    """Coordinates A (R, d, d) in which the covariance is the identity and `between` diagonal.
+
+    Also the way back, and the diagonal (R, d).
+    """
+    root = np.linalg.cholesky(common.covariances)
+    inverse = np.linalg.inv(root)
+    values, vectors = np.linalg.eigh(inverse @ common.between @ inverse.swapaxes(-1, -2))
+    axes = vectors.swapaxes(-1, -2) @ inverse
+    return axes, root @ vectors, np.maximum(values, LEAST_BETWEEN)
+
+
+def _held_means(counts, means, centers, axes, back, spread, n_estimates):
+    """Posterior means, their uncertainty, belonging, distances, and what they take of the rows."""
+    known = counts > FEW
+    noise = 1.0 / np.where(known, counts, 1.0)[..., None]
+    away = np.where(known[..., None], means - centers, 0.0)
+    white = np.einsum("rij,mrj->mri", axes, away)
+    distances = np.where(known, (white**2 / (spread + noise)).sum(axis=-1), 0.0)
+    d = centers.shape[-1]
+    belongs = np.where(known, belonging(distances, d, n_estimates), 1.0)
+    kept = np.where(known[..., None], 1.0 - belongs[..., None] * (noise / (spread + noise)), 0.0)
+    held = centers + np.einsum("rij,mrj->mri", back, kept * white)
+    left = np.where(known[..., None], kept * noise, spread)
+    doubt = np.einsum("rij,mrj,rkj->mrik", back, left, back)
+    taken = np.where(known, kept.mean(axis=-1), 0.0)
+    return held, doubt, belongs, distances, taken
+
+
+def _held_covariances(scatter, rows, common, kind):
+    """Posterior means of covariances; the common ones where a kind knows no others."""
+    if kind not in OWN_KINDS:
+        return np.broadcast_to(common.covariances, scatter.shape)
+    _, times = _block(kind, scatter.shape[-1])
+    beyond = common.degrees[:, None, None]
+    total = beyond + times * rows[..., None, None]
+    return (beyond * common.covariances + times * scatter) / total
+
+
+def _held_weights(counts, concentration, own_weights):
+    """Posterior mean of the weights; shares of the rows if a site keeps its own."""
+    total = counts.sum(axis=-1, keepdims=True)
+    if own_weights:
+        even = concentration / concentration.sum()
+        return np.where(total > 0, counts / np.where(total > 0, total, 1.0), even)
+    return (counts + concentration) / (total + concentration.sum())
+
+
+def shaped(matrices: Floats, kind: str) -> Floats:
+    """Matrices (..., d, d) with what their kind leaves of them."""
+    if kind in ("full", "tied"):
+        return matrices
+    diagonal = np.einsum("...ii->...i", matrices)
+    if kind == "spherical":
+        diagonal = np.repeat(diagonal.mean(axis=-1, keepdims=True), matrices.shape[-1], axis=-1)
+    return np.asarray(diagonal[..., None] * np.eye(matrices.shape[-1]))
+
+
+def predictive(own: Posterior, common: Common, kind: str) -> tuple[Floats, Floats]:
+    """Covariances (m, R, d, d) of a new row, and degrees of freedom of Student's density (m, R).
+
+    What a mean or a covariance is not known to adds to what rows scatter.
+    """
+    infinite = np.full(own.rows.shape, np.inf)
+    if kind == "identity":
+        return own.covariances + own.doubt, infinite
+    order, times = _block(kind, own.means.shape[-1])
+    taken, uncertain = np.ones_like(own.rows), np.zeros_like(own.rows)
+    if kind in OWN_KINDS:
+        total = common.degrees + times * own.rows
+        taken, uncertain = common.degrees / total, 1.0 / total
+    wider = 1.0 + taken * (order + 1.0) / np.maximum(common.known, order + 1.0)
+    covariances = own.covariances * wider[..., None, None] + own.doubt
+    freedom = 2.0 + 1.0 / (taken**2 / common.known + uncertain)
+    return covariances, freedom if order > 1 else infinite
+
+
+def packed(matrices: Floats, kind: str) -> Floats:
+    """What of symmetric matrices (..., d, d) has to travel for a kind, (..., q)."""
+    d = matrices.shape[-1]
+    if kind in ("full", "tied"):
+        upper = np.triu_indices(d)
+        return matrices[..., upper[0], upper[1]]
+    diagonal = np.einsum("...ii->...i", matrices)
+    if kind == "diag":
+        return np.ascontiguousarray(diagonal)
+    trace = diagonal.sum(axis=-1, keepdims=True)
+    return trace if kind == "spherical" else trace[..., :0]
+
+
+def unpacked(numbers: Floats, d: int, kind: str) -> Floats:
+    """Matrices (..., d, d) from what travelled."""
+    matrices = np.zeros((*numbers.shape[:-1], d, d))
+    if kind in ("full", "tied"):
+        upper = np.triu_indices(d)
+        matrices[..., upper[0], upper[1]] = numbers
+        matrices[..., upper[1], upper[0]] = numbers
+    elif kind == "diag":
+        matrices[..., range(d), range(d)] = numbers
+    elif kind == "spherical":
+        matrices[..., range(d), range(d)] = numbers / d
+    return matrices
+
+
+# ------------------------------------------------------------------ what is common
+
+
+def learn(
+    counts: Floats, means: Floats, scatter: Floats, common: Common, kind: str
+) -> Common:
+    """The mixture that sites share, from their counts, means and scatter added up."""
+    n_rows = counts.sum(axis=0)
+    alive = n_rows[:, None] > FEW
+    centers = np.einsum("mr,mrd->rd", counts, means) / np.where(alive, n_rows[:, None], 1.0)
+    centers = np.where(alive, centers, common.centers)
+    if kind != "identity":
+        away = means - centers
+        about = counts[..., None, None] * (away[..., :, None] * away[..., None, :])
+        total = shaped((scatter + about).sum(axis=0), kind)
+        each = total / np.maximum(n_rows, FEW)[:, None, None]
+        covariances, known = _of_groups(each, n_rows, kind)
+        common = common._replace(covariances=covariances, known=known)
+    shares = (n_rows + FEW) / (n_rows + FEW).sum()
+    return common._replace(
+        centers=centers, concentration=common.concentration.sum() * shares
+    )
+
+
+def learn_own(
+    counts: Floats,
+    means: Floats,
+    scatter: Floats,
+    common: Common,
+    kind: str,
+    own_weights: bool,
+) -> Common:
+    """What groups have in common where sites differ, a few steps up the marginal likelihood."""
+    common = common._replace(n_estimates=np.array(float((counts > FEW).sum())))
+    common = _learn_means(counts, means, common)
+    if kind != "identity":
+        common = _learn_covariances(counts, means, scatter, common, kind)
+    if own_weights:
+        return common
+    return common._replace(concentration=learn_weights(counts, common.concentration))
+
+
+def _learn_means(counts: Floats, means: Floats, common: Common) -> Common:
+    """Centres and the covariance between sites, by EM with weights of belonging."""
+    axes, back, spread = _axes(common)
+    d, known = means.shape[-1], counts > FEW
+    noise = 1.0 / np.where(known, counts, 1.0)[..., None]
+    white = np.einsum("rij,mrj->mri", axes, np.where(known[..., None], means - common.centers, 0.0))
+    total = spread + noise
+    distances = (white**2 / total).sum(axis=-1)
+    belongs = np.where(known, belonging(distances, d, common.n_estimates), 0.0)
+    pull = np.minimum(1.0, (np.sqrt(d) + 1.0) / np.sqrt(np.maximum(distances, 1.0)))
+    weight = (belongs * pull)[..., None] / total
+    shift = (weight * white).sum(axis=0) / np.maximum(weight.sum(axis=0), FEW)
+    kept, left = white * spread / total, spread * noise / total
+    moments = np.einsum("mr,mri,mrj->rij", belongs, kept, kept)
+    moments += np.einsum("mr,mri->ri", belongs, left)[..., None] * np.eye(d)
+    sites, least = belongs.sum(axis=0), d + 2.0
+    level = _level((white**2).mean(axis=-1), noise[..., 0], belongs, spread.mean(axis=-1))
+    matrix = least * level[:, None, None] * np.eye(d) + moments
+    between = back @ (matrix / (least + sites)[:, None, None]) @ back.swapaxes(-1, -2)
+    told = (belongs[..., None] * spread / total).mean(axis=-1).sum(axis=0)
+    between, _ = _of_groups(between, told, "full")
+    centers = common.centers + np.einsum("rij,rj->ri", back, shift)
+    return common._replace(centers=centers, between=between)
+
+
+def _level(squares: Floats, noise: Floats, belongs: Floats, level: Floats) -> Floats:
+    """One variance between sites for all directions (R,): mean excess of squares (m, R) over noise.
+
+    Weights are the inverse variance of a square. Found by itself, not from the matrix that is
+    pulled to it: in directions that few rows tell of the two would feed each other.
+    """
+    weight = belongs / (level + noise) ** 2
+    total = np.maximum(weight.sum(axis=0), np.finfo(float).tiny)
+    found: Floats = np.maximum((weight * (squares - noise)).sum(axis=0) / total, LEAST_BETWEEN)
+    return found
+
+
+def _learn_covariances(counts, means, scatter, common, kind):
+    """Common covariances and degrees of freedom, by marginal likelihood; odd sites have no say."""
+    found = posterior(counts, means, scatter, common, kind, False)
+    rows = np.where(found.belongs > 0.5, found.rows, 0.0)
+    used = np.where(rows[..., None, None] > 0, found.scatter, 0.0)
+    degrees, weight = common.degrees, np.ones_like(rows)
+    if kind in OWN_KINDS:
+        degrees = best_degrees(used, rows, common.covariances, kind)
+        weight = degrees / (rows + degrees)
+    # Scatter over rows is right on average at every site; a site weighs rows * degrees / (rows +
+    # degrees): all its rows where sites do not differ, the same as any other where they do.
+    told = (weight * rows).sum(axis=0)
+    each = np.einsum("mr,mrij->rij", weight, used) / np.maximum(told, FEW)[:, None, None]
+    each = np.where((told > FEW)[:, None, None], each, common.covariances)
+    covariances, known = _of_groups(each, told, kind)
+    return common._replace(covariances=covariances, degrees=degrees, known=known)
+
+
+def _of_groups(covariances: Floats, told: Floats, kind: str) -> tuple[Floats, Floats]:
+    """Covariances of groups (R, d, d), known from `told` rows each, bent to their average.
+
+    And as from how many rows they are known then, (R,).
+    """
+    told = np.maximum(told, FEW)
+    whole = told.sum()
+    average = floored(np.einsum("r,rij->ij", told, covariances) / whole)
+    share = np.ones(len(told))
+    if kind == "tied":
+        bent = np.broadcast_to(average, covariances.shape).copy()
+    elif len(covariances) == 1:
+        bent = average[None]
+    else:
+        scatter = told[:, None, None] * covariances
+        beyond = best_degrees(scatter[:, None], told[:, None], average[None], kind)[0]
+        share = beyond / (beyond + told)
+        mixed = share[:, None, None] * average + (1.0 - share)[:, None, None] * covariances
+        bent = np.stack([floored(one) for one in mixed])
+    return bent, 1.0 / (share**2 / whole + (1.0 - share) ** 2 / told)
+
+
+def best_degrees(scatter: Floats, rows: Floats, covariances: Floats, kind: str) -> Floats:
+    """Degrees of freedom beyond the least (R,), the likeliest of a grid.
+
+    With eigenvalues in coordinates in which the common covariance is the identity all degrees are
+    tried at the cost of one.
+    """
+    d = scatter.shape[-1]
+    if kind in ("diag", "spherical"):
+        ratio = np.einsum("mrii,rii->mri", scatter, 1.0 / np.where(covariances, covariances, 1.0))
+        order, times = 1, 1.0
+        if kind == "spherical":
+            ratio, times = ratio.sum(axis=-1, keepdims=True), float(d)
+    else:
+        white = np.linalg.inv(np.linalg.cholesky(covariances))
+        seen = white @ scatter @ white.swapaxes(-1, -2)
+        ratio = np.linalg.eigvalsh(seen)
+        order, times = d, 1.0
+    ratio = np.maximum(ratio, 0.0)
+    n_rows = rows * times
+    logliks = np.empty((len(DEGREES), scatter.shape[1]))
+    for place, beyond in enumerate(DEGREES):
+        whole = beyond + order + 1.0
+        gain = log_multigamma((whole + n_rows) / 2, order) - log_multigamma(whole / 2, order)
+        if order == 1:
+            gain = gain * ratio.shape[-1]
+        level = 0.5 * whole * ratio.shape[-1] * np.log(beyond)
+        spread = 0.5 * (whole + n_rows) * np.log(beyond + ratio).sum(axis=-1)
+        logliks[place] = np.where(rows > FEW, gain + level - spread, 0.0).sum(axis=0)
+    return DEGREES[logliks.argmax(axis=0)]
+
+
+def log_multigamma(values: Floats | float, order: int) -> Floats:
+    """Logarithm of the multivariate gamma function, without its constant."""
+    steps = 0.5 * np.arange(order)
+    found: Floats = gammaln(np.asarray(values)[..., None] - steps).sum(axis=-1)
+    return found
+
+
+def floored(covariance: Floats) -> Floats:
+    """A covariance (d, d) with no eigenvalue below a share of their mean; one where all are zero."""
+    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+    mean = values.mean()
+    least = LEAST_EIGENVALUE * mean if mean > 0 else 1.0
+    return np.asarray((vectors * np.maximum(values, least)) @ vectors.T)
+
+
+def learn_weights(counts: Floats, concentration: Floats) -> Floats:
+    """The Dirichlet's parameters (R,), up its marginal likelihood (Minka's fixed point)."""
+    rows = counts.sum(axis=1)
+    for _ in range(PASSES):
+        total = concentration.sum()
+        gained = (psi(counts + concentration) - psi(concentration)).sum(axis=0)
+        lost = (psi(rows + total) - psi(total)).sum()
+        if not lost > 0:
+            break
+        concentration = np.maximum(concentration * gained / lost, 1e-9)
+        total = concentration.sum()
+        concentration = concentration * (np.clip(total, LEAST_TOTAL, MOST_TOTAL) / total)
+    return concentration

@@ -1,0 +1,176 @@
+"""A site around the common curve: rows left out, joint samples, nearest rows, against dense."""
+
+import numpy as np
+import pytest
+
+from fedkin.federation import Federation
+from fedkin.models.common_curve import weights
+from fedkin.models.common_dense import Rows, dense_posterior, dense_value
+from fedkin.models.common_form import start_of
+from fedkin.models.common_posterior import (
+    left_out,
+    site_from_nearest,
+    site_joint,
+    site_left_out,
+    site_posterior,
+)
+from fedkin.models.common_site import (
+    CommonSiteCurve,
+    Shared,
+    Units,
+    form_of,
+    left_out_of,
+)
+from fedkin.models.common_sums import pack, sums
+from fedkin.models.inducing import points_at
+
+KINDS = np.array([[0.0, 0.0, 1.0], [0.0, 2.5, 0.0], [0.0, 1.5, 1.0]])
+
+
+def clients(seed=0):
+    """Rows on a grid, which the points lie on: nothing of the common curve is missed."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for n in (4, 6, 9):
+        x = rng.permutation(np.linspace(-1.5, 1.5, 13))[:n]
+        found.append((x[:, None], np.sin(x) + rng.normal() + 0.3 * rng.normal(size=n)))
+    return found
+
+
+def problem(kind):
+    form, parts = form_of(kind, 1), clients()
+    theta = start_of(form, 1.0) + np.random.default_rng(1).uniform(-0.4, 0.4, len(form.names))
+    places = np.linspace(-1.5, 1.5, 13)[:, None]
+    points = points_at(form, theta, places)
+    data = Federation.from_clients(parts)
+    known = weights(form, theta, sums(pack(data), len(data), form, theta, points))
+    return form, theta, points, known, data
+
+
+def without(data, rows):
+    return Rows(data.X[rows], data.y[rows], data.owner[rows])
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_a_row_left_out_is_predicted_from_all_others(kind):
+    form, theta, points, known, data = problem(kind)
+    mean, variance = left_out(form, theta, points, known, data.client(1))
+    for place, row in enumerate(np.flatnonzero(data.owner == 1)):
+        rest = without(data, np.arange(len(data.X)) != row)
+        own = data.X[row : row + 1], np.array([1])
+        expected, spread = dense_posterior(form, theta, rest, *own)
+        assert mean[place] == pytest.approx(expected[0], abs=1e-6)
+        noise = np.exp(theta[-1])
+        assert variance[place] == pytest.approx(spread[0, 0] + noise, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_a_site_left_out_has_the_density_that_it_adds(kind):
+    form, theta, points, known, data = problem(kind)
+    found = site_left_out(form, theta, points, known, data.client(2))
+    every = np.ones(len(data.X), dtype=bool)
+    with_it, others = (
+        dense_value(form, theta, without(data, rows))[0] for rows in (every, data.owner != 2)
+    )
+    assert found == pytest.approx(others - with_it, abs=1e-6)
+
+
+def test_the_joint_covariance_has_the_variances_on_its_diagonal_and_is_the_dense_one():
+    form, theta, points, known, data = problem(KINDS[2])
+    X = np.linspace(-1.5, 1.5, 13)[::3, None]
+    own = data.client(0)
+    mean, variance = site_posterior(form, theta, points, known, own, X)
+    joint_mean, joint = site_joint(form, theta, points, known, own, X)
+    np.testing.assert_allclose(joint_mean, mean, atol=1e-12)
+    np.testing.assert_allclose(np.diagonal(joint), variance, atol=1e-9)
+    rows = Rows(data.X, data.y, data.owner)
+    _, dense = dense_posterior(form, theta, rows, X, np.zeros(len(X), dtype=int))
+    np.testing.assert_allclose(joint, dense, atol=1e-6)
+
+
+def test_from_all_rows_as_the_nearest_ones_nothing_changes():
+    form, theta, points, known, data = problem(KINDS[1])
+    X, own = np.array([[-0.7], [0.1], [1.9]]), data.client(2)
+    near = np.tile(own[0], (3, 1, 1)), np.tile(own[1], (3, 1))
+    one = site_posterior(form, theta, points, known, own, X)
+    other = site_from_nearest(form, theta, points, known, near, X)
+    for a, b in zip(one, other):
+        np.testing.assert_allclose(a, b, atol=1e-9)
+
+
+def shared_of(data, units, n_members=3):
+    """A small cloud whose common curve knows the rows of these clients, in their units."""
+    framed = Federation.from_clients(
+        [(units.rows(X), units.targets(y)) for X, y in map(data.client, range(len(data)))]
+    )
+    places, members = np.linspace(-1.5, 1.5, 13)[:, None], []
+    for number in range(n_members):
+        form = form_of(KINDS[number], 1)
+        theta = start_of(form, 1.0) + 0.2 * number
+        told = sums(pack(framed), len(data), form, theta, points_at(form, theta, places))
+        members.append((theta, *weights(form, theta, told)))
+    theta, mean, covariance = map(np.array, zip(*members))
+    share = np.array([0.5, 0.3, 0.2])[:n_members]
+    return Shared(units, places, KINDS[:n_members], theta, share / share.sum(), mean, covariance)
+
+
+UNITS = Units(np.array([[5.0], [2.0]]), np.array([100.0, 10.0]))
+
+
+def in_units(parts):
+    return Federation.from_clients([(5.0 + 2.0 * X, 100.0 + 10.0 * y) for X, y in parts])
+
+
+def test_the_curve_is_a_mixture_in_the_sites_units():
+    data = in_units(clients())
+    shared = shared_of(data, UNITS)
+    curve = CommonSiteCurve(shared, *data.client(0))
+    X = np.array([[4.0], [6.5], [9.0]])
+    mean, std = curve.predict(X)
+    means, variances = curve.moments(X)
+    assert means.shape == (3, 3)
+    np.testing.assert_allclose(mean, shared.weights @ means)
+    second = shared.weights @ (variances + means**2)
+    np.testing.assert_allclose(std**2, second - mean**2)
+    drawn = curve.sample(X, 20_000, np.random.default_rng(0))
+    np.testing.assert_allclose(drawn.mean(axis=1), mean, atol=0.3)
+    np.testing.assert_allclose(drawn.std(axis=1), std, rtol=0.05)
+    grid = np.linspace(mean[1] - 12 * std[1], mean[1] + 12 * std[1], 4001)
+    density = np.exp(curve.log_density(np.repeat(X[1:2], 4001, axis=0), grid))
+    assert np.trapezoid(density, grid) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_a_later_site_is_as_one_that_was_there():
+    data = in_units(clients())
+    first = data.take([0, 1])
+    later = shared_of(first, UNITS).knowing(*data.client(2))
+    expected = shared_of(data, UNITS)
+    np.testing.assert_allclose(later.mean, expected.mean, atol=1e-7)
+    np.testing.assert_allclose(later.covariance, expected.covariance, atol=1e-7)
+
+
+def test_densities_of_rows_left_out_average_over_the_cloud():
+    data = in_units(clients())
+    shared = shared_of(data, UNITS, 1)
+    found = left_out_of(shared, *data.client(1))
+    member = shared.each()[0]
+    own = shared.units.rows(data.client(1)[0]), shared.units.targets(data.client(1)[1])
+    mean, variance = left_out(*member, own)
+    expected = -0.5 * (np.log(2 * np.pi * variance) + (own[1] - mean) ** 2 / variance) - np.log(10)
+    np.testing.assert_allclose(found.each, expected, atol=1e-9)
+    np.testing.assert_allclose(found.mean, 100.0 + 10.0 * mean)
+    assert found.together == pytest.approx(site_left_out(*member, own) - 6 * np.log(10))
+
+
+@pytest.mark.parametrize("large", ["neighbours", "subset"])
+def test_large_sites_are_predicted_from_some_of_their_rows(large):
+    rng = np.random.default_rng(3)
+    x = rng.uniform(-1.5, 1.5, 400)
+    y = np.sin(2 * x) + 0.1 * rng.normal(size=400)
+    data = in_units([*clients(), (x[:, None], y)])
+    shared = shared_of(data, UNITS)
+    grid = np.linspace(2.5, 7.5, 9)[:, None]
+    exact = CommonSiteCurve(shared, *data.client(3)).predict(grid)
+    some = CommonSiteCurve(shared, *data.client(3), 150, large).predict(grid)
+    assert (np.abs(some[0] - exact[0]) < 0.5 * exact[1]).all()
+    np.testing.assert_allclose(some[1], exact[1], rtol=0.1)
