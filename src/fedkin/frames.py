@@ -25,6 +25,8 @@ class Finding:
     site: str | None
     fact: str
     remedy: str
+    code: str = ""
+    """Which check it is, such as FK003; `fedkin.inference.checks` has them."""
 
     def __str__(self) -> str:
         where = f"site {self.site!r}: " if self.site is not None else ""

@@ -68,9 +68,14 @@ METHODS = (
         {"FedAvgPolynomial": "fedavg", "FedAvgNetwork": "fedavg"},
     ),
     Method("consensus_lasso", "consensus", "CONSENSUS_LASSO"),
+    Method("held_out", "held_out", "HELD_OUT"),
 )
 
 ALGORITHMS = {m.name: (f"fedkin.algorithms.{m.module}", m.constant) for m in METHODS}
+# Estimators that are made of others, and have no algorithm of their own.
+MADE_OF_OTHERS = {"Best": "best"}
 ESTIMATORS = {
-    name: f"fedkin.estimators.{module}" for m in METHODS for name, module in m.estimators.items()
+    name: f"fedkin.estimators.{module}"
+    for listed in (*(m.estimators for m in METHODS), MADE_OF_OTHERS)
+    for name, module in listed.items()
 }

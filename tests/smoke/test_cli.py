@@ -88,7 +88,21 @@ def test_strict_makes_warnings_count(tmp_path):
     few.write_text("site,a,b\nA,1,2\nB,2,1\n")
     assert run("check", few).exit_code == 0
     done = run("check", few, "--strict")
-    assert done.exit_code == 1 and "for example 'A', 'B'" in done.output
+    assert done.exit_code == 1 and "FK017" in done.output and "2 of 2" in done.output
+    assert run("check", few, "--strict", "--ignore", "FK017,FK018,FK009").exit_code == 0
+
+
+def test_check_shows_everything_at_once(table, tmp_path):
+    lines = table.read_text().splitlines()
+    name, *first = lines[1].split(",")
+    lines[1] = ",".join([name, "", *first[1:]])
+    name, *second = lines[2].split(",")
+    lines[2] = ",".join([name, "-9999", *second[1:]])
+    broken = tmp_path / "broken.csv"
+    broken.write_text("\n".join(lines))
+    done = run("check", broken, "--client", "clinic", "--target", "y", "--json")
+    codes = {finding["code"] for finding in json.loads(done.stdout)["findings"]}
+    assert done.exit_code == 2 and {"FK001", "FK003"} <= codes
 
 
 def test_odd_sites_are_named_on_the_error_stream(tmp_path):
@@ -389,3 +403,25 @@ def test_a_missing_number_names_the_option_that_helps(monkeypatch, capsys, tmp_p
     assert "--missing drop" in capsys.readouterr().err
     told = run("fit", "mixed-model", "gap.csv", "--missing", "drop", "--random", "intercept")
     assert told.exit_code == 0
+
+
+def test_plan_says_what_to_expect():
+    done = run("plan", "--sites", 20, "--rows", 15, "--columns", 3, "--unlike", 0.3)
+    assert done.exit_code == 0 and "Joining takes" in done.output
+    told = json.loads(run("plan", "--sites", 9, "--rows", 15, "--columns", 3, "--json").stdout)
+    assert [row["way"] for row in told["ways"]] == ["alone", "by degrees", "one model"]
+
+
+def test_fit_auto_weighs_the_ways(tmp_path):
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    lines = ["site,a,b,c,y"]
+    for k in range(5):
+        drawn = rng.normal(size=(8, 3))
+        rows = np.column_stack([drawn, drawn[:, 0] + k + 0.1 * rng.normal(size=8)])
+        lines += [",".join([f"s{k}", *(f"{value:.6f}" for value in row)]) for row in rows]
+    path = tmp_path / "auto.csv"
+    path.write_text("\n".join(lines))
+    done = run("fit", "auto", path, "--target", "y", "--folds", 2)
+    assert done.exit_code == 0 and "won overall" in done.output and "by degrees" in done.output

@@ -8,6 +8,7 @@ used. With --json errors are JSON, too; --debug shows where an error comes from.
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -83,24 +84,26 @@ def check(
     decimal: Decimal = None,
     encoding: FileEncoding = None,
     missing: Missing = "error",
+    ignore: Annotated[
+        str | None, typer.Option("--ignore", help="Codes to leave out, comma separated.")
+    ] = None,
     as_json: AsJson = False,
     strict: Strict = False,
 ) -> None:
-    """Look at a table before fitting: names, columns, missing and constant values, tiny sites."""
+    """Look at a table before fitting: every check at once, with codes."""
     from fedkin.federation import Federation
     from fedkin.frames import FederationError
-    from fedkin.tables import Table
+    from fedkin.inference.checks import checks_of_table
 
     federation: Federation | None = None
     table_options = TableOptions(data, client, target, features, sep, decimal, encoding, missing)
-    try:
+    with suppress(FederationError):  # what is wrong is among the findings
         federation = table_options.federation(classes=True)
-        findings = federation.findings
-    except FederationError as error:
-        findings = error.findings
-    columns = ("level", "site", "fact", "remedy")
-    rows = [[getattr(finding, column) or "" for finding in findings] for column in columns]
-    table = Table(dict(zip(columns, rows)), "Findings")
+    left_out = [code.strip() for code in ignore.split(",") if code.strip()] if ignore else []
+    findings = checks_of_table(
+        table_options.frame(), client, target, table_options.columns(), left_out
+    )
+    table = findings.table()
     errors = [finding for finding in findings if finding.level == "error"]
     facts: dict[str, Any] = {"file": str(data), "usable": not errors}
     if federation is not None:
@@ -123,6 +126,25 @@ def check(
         raise typer.Exit(UNUSABLE)
     if findings and strict:
         raise typer.Exit(NEEDS_ATTENTION)
+
+
+@app.command()
+def plan(
+    sites: Annotated[int, typer.Option("--sites", help="Number of sites.")],
+    rows: Annotated[int, typer.Option("--rows", help="Rows a site.")],
+    columns: Annotated[int, typer.Option("--columns", help="Number of columns.")],
+    noise: Annotated[float, typer.Option(help="Standard deviation of the noise.")] = 1.0,
+    unlike: Annotated[float, typer.Option(help="Standard deviation of sites' coefficients.")] = 0.0,
+    as_json: AsJson = False,
+) -> None:
+    """What to expect before any data move: errors alone, joined, and as one model."""
+    from fedkin.inference import plan as planned
+
+    found = planned(sites, rows, columns, noise, unlike)
+    if as_json:
+        typer.echo(json_text({"ways": found.table().records(), "gain": found.gain}, indent=1))
+    else:
+        typer.echo(str(found))
 
 
 app.command()(predicting.predict)

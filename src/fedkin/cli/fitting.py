@@ -148,7 +148,7 @@ def _command(name: str, compare: bool = False) -> Any:
     family = estimator_class(name)
 
     def run(**given: Any) -> None:
-        if compare or name == "auto":
+        if compare:
             given["compare"] = True
         fit(options_from(name, given))
 
@@ -361,11 +361,9 @@ def _standardized(federation: Any, model: Any, wanted: bool | None) -> tuple[Any
 
 
 def _benefit() -> Any:
-    """The function that compares, if this version has it."""
-    try:
-        from fedkin.inference import benefit  # type: ignore[attr-defined]
-    except ImportError:
-        raise ValueError("this version cannot compare yet: there is no benefit in it") from None
+    """The function that compares."""
+    from fedkin.inference import benefit
+
     return benefit
 
 

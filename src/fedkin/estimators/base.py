@@ -17,12 +17,14 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_array, check_consistent_length, check_random_state
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from fedkin.engines import InProcess
 from fedkin.estimators.words import completed
 from fedkin.federation import Federation
 from fedkin.frames import FederationError, plain_names, value_errors
+from fedkin.inference.checks import CheckWarning, findings_at_fit
 from fedkin.names import canonical_name, canonical_names, site_labels
 from fedkin.protocol import Algorithm, DrawnSeed, Run
 from fedkin.protocol.gate import LOSSES
@@ -90,6 +92,11 @@ random_state : int, RandomState or None
     Decides whatever is drawn by lot.
 """,
 }
+
+
+def _can_be_compared(estimator: Any) -> bool:
+    """Whether the estimator predicts something."""
+    return hasattr(estimator, "predict")
 
 
 class FederatedEstimator(BaseEstimator):
@@ -175,6 +182,7 @@ class FederatedEstimator(BaseEstimator):
         settings = self._settings_for(settings, federation)
         if federation is not None:
             self._check_data(federation, settings)
+            self._warn_of_data(federation)
         self._keep(self._run_with(settings, federation), settings)
         self._warn_of_the_missing()
         self._warn(federation)
@@ -268,6 +276,11 @@ class FederatedEstimator(BaseEstimator):
                 "it or tol",
                 ConvergenceWarning,
             )
+
+    def _warn_of_data(self, federation: Federation) -> None:
+        """Warn of what is surely wrong with the data; messages begin with the check's code."""
+        for finding in findings_at_fit(federation):
+            warnings.warn(CheckWarning(finding), stacklevel=_frames_to_caller())
 
     def _warning(self, message: str, category: type[Warning] = UserWarning) -> None:
         """Warn at the line that called `fit`."""
@@ -502,6 +515,29 @@ class FederatedEstimator(BaseEstimator):
         from fedkin.displays import draw
 
         return draw(self, kind, ax)
+
+    @available_if(_can_be_compared)
+    def benefit(self, X=None, y=None, groups=None, **options):
+        """Whether joining helps each site: this way beside staying alone and one model for all.
+
+        Rows are left out again and again, and scored by fits to the others; `self` stays as it is.
+        See `fedkin.inference.benefit` for the options and what comes back.
+        """
+        from fedkin.inference.benefit import benefit
+
+        return benefit(self, X, y, groups, **options)
+
+    def _ways(self) -> dict[str, Any]:
+        """The ways to compare: alone, joining, one model; unfitted."""
+        from fedkin.estimators.ways import ways
+
+        return ways(self)
+
+    def _row_scores(self, model: Any, test: Federation, train: Federation) -> Any:
+        """Scores of left-out rows by a fitted way."""
+        from fedkin.estimators.ways import row_scores
+
+        return row_scores(model, test, train)
 
     def _about(self) -> About:
         left = self.traffic_.bytes_up_by_field

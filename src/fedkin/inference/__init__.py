@@ -1,12 +1,35 @@
-"""What a fit means: which sites it does not describe, and how many rows a guarantee needs."""
+"""What a fit means, and what a site can do about it: the answers people ask for.
 
+`benefit` says whether joining helps each site; `checks` what deserves a look before any fit, with
+codes; `meta_analysis` what sites' estimates say together; `conformalize` gives intervals that hold
+whatever the model; `plan` what to expect before any data move; `odd_by_likelihood` says which sites
+a fit does not describe; `rows_needed` how many rows a guarantee needs.
+"""
+
+from fedkin.inference.benefit import Benefit, benefit
+from fedkin.inference.checks import CheckWarning, Findings, checks
+from fedkin.inference.conformal import Conformal, conformalize
+from fedkin.inference.meta import MetaAnalysis, meta_analysis, site_estimates
 from fedkin.inference.odd_sites import odd_by_likelihood, odd_by_misfit
+from fedkin.inference.planning import Plan, plan
 from fedkin.inference.sample_sizes import RowsNeeded, local_error_constant, rows_needed
 
 __all__ = [
+    "Benefit",
+    "CheckWarning",
+    "Conformal",
+    "Findings",
+    "MetaAnalysis",
+    "Plan",
     "RowsNeeded",
+    "benefit",
+    "checks",
+    "conformalize",
     "local_error_constant",
+    "meta_analysis",
     "odd_by_likelihood",
     "odd_by_misfit",
+    "plan",
     "rows_needed",
+    "site_estimates",
 ]

@@ -1,0 +1,342 @@
+"""Answers: does joining help, which way of sharing, intervals that hold; on draws with a truth."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reproduction.study import Promise, Results, Size, Study, cells
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Sites, rows a site, features, spread of the sites' coefficients; noise is 1.
+DESIGNS: dict[str, tuple[int, tuple[int, ...], int, float]] = {
+    "alike, 15 rows": (20, (15,), 3, 0.0),
+    "near, 30 rows": (16, (30,), 3, 0.2),
+    "apart, 40 rows": (20, (40,), 2, 0.5),
+    "12 or 60 rows": (24, (12, 60), 3, 0.4),
+}
+# Draws of all sites' rows by which an expected difference is found.
+TRUTH_DRAWS = 150
+TEST_ROWS = 200
+
+
+MEASURES = ("expected_held", "fitted_held", "right", "commits", "commits_large", "gain", "told")
+
+
+class Sites:
+    """The sites of a design, with coefficients that stay, whose rows can be drawn again."""
+
+    def __init__(self, design: str, seed: int) -> None:
+        m, rows, d, spread = DESIGNS[design]
+        fixed = np.random.default_rng([71, *design.encode()])
+        self.coef = np.append(np.ones(d), 0.0) + spread * fixed.normal(size=(m, d + 1))
+        self.rows = np.resize(rows, m)
+        self.rng = np.random.default_rng([72, seed, *design.encode()])
+
+    def draw(self, rows: Any = None) -> Any:
+        """A federation with so many rows a site."""
+        from fedkin import Federation
+
+        owner = np.repeat(np.arange(len(self.coef)), self.rows if rows is None else rows)
+        d = self.coef.shape[1] - 1
+        X = self.rng.normal(size=(len(owner), d))
+        y = (X * self.coef[owner, :d]).sum(axis=1) + self.coef[owner, d]
+        return Federation.from_groups(X, owner, y + self.rng.normal(size=len(owner)))
+
+    def difference(self, data: Any) -> np.ndarray:
+        """Log score of joining less that of staying alone, of fits to the data, by site."""
+        from fedkin import MixedModel
+        from fedkin.estimators.ways import row_scores, ways
+
+        test = self.draw(TEST_ROWS)
+        both = ways(MixedModel(covariance="isotropic"))
+        found = [row_scores(both[w].fit(data), test, data)["log"] for w in ("joining", "alone")]
+        return np.asarray((found[0] - found[1]).reshape(len(self.coef), TEST_ROWS).mean(axis=1))
+
+
+@cache
+def expected_difference(design: str) -> np.ndarray:
+    """The mean difference at every site over draws of everybody's rows."""
+    sites = Sites(design, 10**6)
+    return np.mean([sites.difference(sites.draw()) for _ in range(TRUTH_DRAWS)], axis=0)
+
+
+def benefit_once(seed: int, design: str) -> list[dict[str, Any]]:
+    """Intervals and verdicts of one federation beside the truth."""
+    import warnings
+
+    from fedkin import MixedModel
+    from fedkin.inference import benefit
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sites = Sites(design, seed)
+        data = sites.draw()
+        fitted = sites.difference(data)
+        expected = expected_difference(design)
+        found = benefit(MixedModel(covariance="isotropic"), data, new_sites=False)
+    gains = found.against_alone
+    helps, none, hurts = (found.verdicts == w for w in ("helps", "no difference", "hurts"))
+    commits = helps | none | hurts
+    right = (helps & (expected > 0)) | (hurts & (expected < 0))
+    right |= none & (np.abs(expected) <= found.margin)
+    large = np.abs(expected) > 2 * found.margin
+    return [
+        {
+            "expected_held": np.mean((gains.low <= expected) & (expected <= gains.high)),
+            "fitted_held": np.mean((gains.own_low <= fitted) & (fitted <= gains.own_high)),
+            "commits": commits.mean(),
+            "right": right[commits].mean() if commits.any() else None,
+            "commits_large": commits[large].mean() if large.any() else None,
+            "gain": expected.mean(),
+            "told": gains.gain.mean(),
+        }
+    ]
+
+
+def draw_benefit(results: Results) -> Figure:
+    """What intervals hold, for every design."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 3), layout="constrained")
+    axes = figure.subplots()
+    names = results.distinct("design")
+    for measure, colour in (("expected_held", "C0"), ("fitted_held", "C1"), ("right", "C2")):
+        found = [results.estimate(measure, design=name) for name in names]
+        error = [2 * e.se for e in found]
+        means = [e.mean for e in found]
+        axes.errorbar(means, names, xerr=error, fmt="o", color=colour, label=measure)
+    axes.axvline(0.95, color="0.6", lw=1, ls=":")
+    axes.legend()
+    return figure
+
+
+def benefit_promises(results: Results) -> list[Promise]:
+    """Coverage and verdicts, over all designs."""
+
+    def over_designs(measure: str) -> float:
+        found = [results.estimate(measure, design=d).mean for d in results.distinct("design")]
+        known = [value for value in found if np.isfinite(value)]
+        return float(np.mean(known)) if known else float("nan")
+
+    held = "benefit: 95 % intervals hold the"
+    return [
+        Promise(f"{held} expected difference", over_designs("expected_held"), 0.93),
+        Promise(f"{held} fitted models' difference", over_designs("fitted_held"), 0.93, 0.97),
+        Promise("benefit: verdicts that commit are right", over_designs("right"), 0.90),
+        Promise(
+            "benefit: verdicts commit where the difference is twice the margin",
+            over_designs("commits_large"),
+            0.80,
+        ),
+    ]
+
+
+# ------------------------------------------------------------------ conformal
+
+TABLES = ("parkinsons", "turbofan")
+
+
+def _table(name: str) -> Any:
+    from fedkin import Federation
+    from fedkin.datasets import load_turbofan
+    from fedkin.datasets.fetched import data_folder
+
+    if name == "parkinsons":
+        with np.load(data_folder() / "parkinsons_telemonitoring.npz") as stored:
+            return Federation.from_groups(
+                stored["X"][:, 2:6], stored["subject"], stored["motor_UPDRS"]
+            )
+    engines = load_turbofan()
+    sensor = engines.values[:, list(engines.columns).index("sensor_7")]
+    return Federation.from_groups(engines.cycle[:, None] / 100.0, engines.engine, sensor)
+
+
+def _parkinsons() -> Any:
+    return _table("parkinsons")
+
+
+def conformal_once(seed: int, table: str, model: str) -> list[dict[str, Any]]:
+    """Coverage of conformal intervals on half of every site's rows, fitted to the other half."""
+    import warnings
+
+    from fedkin import MixedModel
+    from fedkin.inference import conformalize
+
+    train, test = _table(table).split(0.5, random_state=seed)
+    random = "all" if model == "mixed" else "intercept"
+    estimator = MixedModel(random, covariance="isotropic")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _, ends = conformalize(estimator, train).predict_interval(test)
+        plain = estimator.fit(train).predict(test, level=0.95)[1]
+    held = (ends[:, 0] <= test.y) & (test.y <= ends[:, 1])
+    by_site = np.bincount(test.owner, held) / test.sizes
+    rough = (plain[:, 0] <= test.y) & (test.y <= plain[:, 1])
+    by_plain = np.bincount(test.owner, rough) / test.sizes
+    return [
+        {
+            "held": held.mean(),
+            "sites_spread": by_site.std(),
+            "model_held": rough.mean(),
+            "model_spread": by_plain.std(),
+        }
+    ]
+
+
+def draw_conformal(results: Results) -> Figure:
+    """Coverage of conformal and of the model's own intervals."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 3), layout="constrained")
+    axes = figure.subplots()
+    cases = [(t, m) for t in results.distinct("table") for m in results.distinct("model")]
+    for measure in ("held", "model_held"):
+        found = [results.estimate(measure, table=t, model=m).mean for t, m in cases]
+        axes.plot(found, range(len(cases)), "o", label=measure)
+    axes.set_yticks(range(len(cases)), [", ".join(case) for case in cases])
+    axes.axvline(0.95, color="0.6", lw=1, ls=":")
+    axes.legend()
+    return figure
+
+
+def conformal_promises(results: Results) -> list[Promise]:
+    """Overall coverage on every table with every model."""
+    return [
+        Promise(
+            f"conformal: 95 % intervals hold, {table}, {model}",
+            results.estimate("held", table=table, model=model).mean,
+            0.94,
+            0.96,
+        )
+        for table in results.distinct("table")
+        for model in results.distinct("model")
+    ]
+
+
+# ------------------------------------------------------------------ plans
+
+
+def plan_once(seed: int, m: int, n: int, d: int, unlike: float) -> list[dict[str, Any]]:
+    """Excess error of a mixed model's own coefficients beside the planned one."""
+    import warnings
+
+    from fedkin import Federation, MixedModel
+    from fedkin.inference import plan
+
+    rng = np.random.default_rng([73, seed, m, n, d])
+    coef = rng.normal(size=d + 1) + unlike * rng.normal(size=(m, d + 1))
+    X, owner = rng.normal(size=(m * n, d)), np.repeat(np.arange(m), n)
+    y = (X * coef[owner, :d]).sum(axis=1) + coef[owner, d] + rng.normal(size=m * n)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = MixedModel(covariance="isotropic").fit(Federation.from_groups(X, owner, y))
+    own = np.column_stack([model.site_coef_, model.site_intercept_])
+    excess = float(((own - coef) ** 2).sum(axis=1).mean())
+    return [{"excess": excess, "planned": plan(m, n, d, 1.0, unlike).joined}]
+
+
+def _off(results: Results) -> list[float]:
+    """Planned over found less 1, for every setting."""
+    names = ("m", "n", "d", "unlike")
+    settings = dict.fromkeys(tuple(row[name] for name in names) for row in results.rows)
+    found = []
+    for setting in settings:
+        run = results.where(**dict(zip(names, setting)))
+        found.append(run.estimate("planned").mean / run.estimate("excess").mean - 1.0)
+    return found
+
+
+def draw_plans(results: Results) -> Figure:
+    """Planned against found excess errors."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.loglog(results.column("excess"), results.column("planned"), ".", alpha=0.4)
+    ends = axes.get_xlim()
+    axes.plot(ends, ends, color="0.6", lw=1)
+    axes.set(xlabel="excess error found", ylabel="planned")
+    return figure
+
+
+def plan_promises(results: Results) -> list[Promise]:
+    """The share of settings within 10 %."""
+    near = [abs(value) <= 0.1 for value in _off(results)]
+    what = "plan: settings of a mixed model whose error is planned to 10 %"
+    return [Promise(what, float(np.mean(near)) if near else float("nan"), 0.95)]
+
+
+ALL = cells(design=tuple(DESIGNS))
+PLANS = [
+    {"m": m, "n": n, "d": d, "unlike": unlike}
+    for m, n, d in ((30, 12, 2), (60, 12, 4), (40, 25, 3), (100, 8, 3), (40, 50, 6))
+    for unlike in (0.2, 0.4, 0.8, 1.6)
+]
+CONFORMAL = cells(table=TABLES, model=("mixed", "level only"))
+
+STUDIES = (
+    Study(
+        name="benefit-draws",
+        paper="fedkin",
+        shows="benefit",
+        title="Does joining help: intervals and verdicts beside the truth",
+        protocol="Sites with random coefficients, noise 1; a mixed model against staying alone, "
+        "log score. The expected difference at a site is the mean over 150 further draws of "
+        "everybody's rows, each tested on 200 rows a site; the fitted models' difference is that "
+        "of the very fits.",
+        one=benefit_once,
+        figure=draw_benefit,
+        promises=benefit_promises,
+        by=("design",),
+        measures=(
+            "expected_held",
+            "fitted_held",
+            "right",
+            "commits",
+            "commits_large",
+            "gain",
+            "told",
+        ),
+        full=Size(ALL, 50),
+        quick=Size(ALL, 5),
+        toy=Size(cells(design=("near, 30 rows",)), 2),
+    ),
+    Study(
+        name="conformal-tables",
+        paper="fedkin",
+        shows="conformalize",
+        title="Conformal intervals on two real tables, with a better and a worse model",
+        protocol="Half of every site's rows to fit and calibrate (five folds), half to test; lines "
+        "with random slopes, or with random levels only, which fit neither table.",
+        one=conformal_once,
+        figure=draw_conformal,
+        promises=conformal_promises,
+        by=("table", "model"),
+        measures=("held", "sites_spread", "model_held", "model_spread"),
+        full=Size(CONFORMAL, 10),
+        quick=Size(CONFORMAL, 2),
+        toy=Size(cells(table=("turbofan",), model=("level only",)), 1),
+        needs=(_parkinsons,),
+    ),
+    Study(
+        name="plan-draws",
+        paper="fedkin",
+        shows="plan",
+        title="Planned errors of a mixed model beside those found",
+        protocol="Twenty settings: sites, rows, columns and how unlike sites are; noise 1. Excess "
+        "error of sites' own coefficients, mean over sites and draws.",
+        one=plan_once,
+        figure=draw_plans,
+        promises=plan_promises,
+        by=("m", "n", "d", "unlike"),
+        measures=("excess", "planned"),
+        full=Size(PLANS, 20),
+        quick=Size(PLANS, 5),
+        toy=Size(PLANS[:2], 3),
+    ),
+)

@@ -1,0 +1,175 @@
+"""Rows left out at sites that hold their own: sums of products by fold, then scores.
+
+For linear models with a normal target. A site cuts its rows into folds, by its own name and size
+alone, and sends the sums of products of each fold. All folds but one give whatever fit the
+coordinator wants, exactly as if those rows had been left out. The fits go back, and the site scores
+the fold that was left out: only sums of scores travel.
+
+| word | meaning |
+|---|---|
+| way | 0 alone (the site fits it itself), 1 joining, 2 one model (from the sums of all sites) |
+| score | 0 log density, 1 negative squared error |
+
+A joined model travels as coefficients, intercept last, and the quadratic form that gives the
+variance of a target at a row. A site with few rows in some fold sends zeros: it takes no part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedkin.arrays import Array, Floats
+from fedkin.models.folds import row_folds, rows_where
+from fedkin.models.least_squares import packed_statistics
+from fedkin.models.ridge_evidence import fit_ridges
+from fedkin.protocol import Algorithm, Ask, Field, Program, Result, Roster, Step, over_roster
+from fedkin.settings import Flag, Settings, Whole, setting
+
+# A sum over fewer rows says too much of each of them (DataSHIELD's rule for tables).
+LEAST_FOLD_ROWS = 3
+N_WAYS, N_SCORES = 3, 2
+# Log densities below this are all as bad.
+LOWEST = -1e4
+
+
+class HeldOutSettings(Settings):
+    """Folds, and the models to score; without models sites send sums of products."""
+
+    folds: int = setting(5, Whole(2), at_site=True)
+    fold_seed: int = setting(0, Whole(0), at_site=True)
+    least_fold_rows: int = setting(LEAST_FOLD_ROWS, Whole(0), at_site=True)
+    fit_intercept: bool = setting(True, Flag(), at_site=True)
+    coef: Any = setting(None)
+    quadratic: Any = setting(None)
+    pooled: Any = setting(None)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HeldOutResult(Result):
+    """Sums by fold (m, F, q) and of all (q,); or scores by fold, way and kind, and rows."""
+
+    heard: Array
+    statistics: Floats | None = None
+    total: Floats | None = None
+    totals: Floats | None = None
+    products: Floats | None = None
+    rows: Floats | None = None
+
+    def account(self, about: Any) -> list[str]:
+        """What left the sites."""
+        if self.statistics is not None:
+            return ["Each site sent the sums of products of features and target of every fold."]
+        return ["Each site sent sums of scores of its left-out rows."]
+
+
+# ------------------------------------------------------------------ what leaves a client
+
+STATISTICS = Field(("F", "q"), "sums of products of features and target, by fold")
+TOTALS = Field(("F", "S", "W"), "sums of scores of left-out rows, by fold, score and way")
+PRODUCTS = Field(("F", "S", "W", "W"), "sums of products of two ways' scores")
+ROWS = Field(("F",), "rows left out, by fold")
+
+
+# ------------------------------------------------------------------ client functions
+
+
+def prepare(clients, settings):
+    """Sums of products of every client's folds, (m, F, q)."""
+    if clients.y is None:
+        raise ValueError("rows left out are scored by their target: y is needed at every site")
+    fold = row_folds(clients, settings.folds, settings.fold_seed)
+    parts = [rows_where(clients, fold == k) for k in range(settings.folds)]
+    sums = np.stack([packed_statistics(part, settings.fit_intercept).T for part in parts], axis=1)
+    rows = np.stack([part.sizes for part in parts], axis=1)
+    sums[rows.min(axis=1) < settings.least_fold_rows] = 0.0
+    return {"sums": sums}
+
+
+def fold_sums(clients, cache, settings, common, personal, memory, keys):
+    """Sums of products by fold."""
+    return {"statistics": cache["sums"].copy()}, memory
+
+
+def scores(clients, cache, settings, common, personal, memory, keys):
+    """Scores of left-out rows by the three ways, summed by fold."""
+    m, n_folds = len(clients), settings.folds
+    totals = np.zeros((m, n_folds, N_SCORES, N_WAYS))
+    products = np.zeros((m, n_folds, N_SCORES, N_WAYS, N_WAYS))
+    rows = np.zeros((m, n_folds))
+    fold = row_folds(clients, n_folds, settings.fold_seed)
+    takes_part = cache["sums"][:, :, -1].sum(axis=1) > 0
+    whole = cache["sums"].sum(axis=1)
+    for k in range(n_folds):
+        test = rows_where(clients, (fold == k) & takes_part[clients.owner])
+        if not len(test.X):
+            continue
+        rows[:, k] = test.sizes
+        alone = fit_ridges(whole - cache["sums"][:, k], settings.fit_intercept)
+        one = fit_ridges(common["pooled"][None, k], settings.fit_intercept)
+        joined = _normal(test, personal["coef"][:, k], personal["quadratic"][:, k], settings)
+        means = [alone.predict(test.X, test.owner)[0], joined[0]]
+        means.append(one.predict(test.X, np.zeros(len(test.X), dtype=np.intp))[0])
+        logs = [alone.log_density(test.X, test.y, test.owner), joined[1]]
+        logs.append(one.log_density(test.X, test.y, np.zeros(len(test.X), dtype=np.intp)))
+        each = np.stack([np.maximum(logs, LOWEST), -((test.y - np.array(means)) ** 2)])
+        for a in range(N_WAYS):
+            for s in range(N_SCORES):
+                totals[:, k, s, a] = np.bincount(test.owner, each[s, a], minlength=m)
+                for b in range(N_WAYS):
+                    both = each[s, a] * each[s, b]
+                    products[:, k, s, a, b] = np.bincount(test.owner, both, minlength=m)
+    return {"totals": totals, "products": products, "rows": rows}, memory
+
+
+def _normal(test, coef, quadratic, settings):
+    """Mean and log density of every row by a linear model with a quadratic variance."""
+    level = np.ones((len(test.X), int(settings.fit_intercept)))
+    design = np.concatenate([test.X, level], axis=1)
+    mean = np.einsum("np,np->n", design, coef[test.owner])
+    variance = np.einsum("np,npr,nr->n", design, quadratic[test.owner], design)
+    variance = np.maximum(variance, np.finfo(float).tiny)
+    log = -0.5 * (np.log(2 * np.pi * variance) + (test.y - mean) ** 2 / variance)
+    return mean, log
+
+
+# ------------------------------------------------------------------ server program
+
+
+def program(roster: Roster, settings: HeldOutSettings) -> Program:
+    """Ask for sums, or for scores of the models in the settings."""
+    m = len(roster)
+    if settings.coef is None:
+        replies = yield Ask("sums")
+        sums = replies["statistics"]
+        everyone = over_roster(sums, replies.clients, m, 0.0)
+        total = sums.sum(axis=(0, 1))
+        return HeldOutResult(heard=replies.clients, statistics=everyone, total=total)
+    models = {"coef": np.asarray(settings.coef), "quadratic": np.asarray(settings.quadratic)}
+    replies = yield Ask("scores", {"pooled": np.asarray(settings.pooled)}, models)
+    told = {n: over_roster(replies[n], replies.clients, m, 0.0) for n in ("totals", "products")}
+    rows = over_roster(replies["rows"], replies.clients, m, 0.0)
+    return HeldOutResult(heard=replies.clients, rows=rows, **told)
+
+
+HELD_OUT = Algorithm(
+    name="held_out",
+    steps={
+        "sums": Step(fold_sums, {"statistics": STATISTICS}),
+        "scores": Step(
+            scores,
+            {"totals": TOTALS, "products": PRODUCTS, "rows": ROWS},
+            common={"pooled": Field(("F", "q"), "sums of products of all sites, fold left out")},
+            personal={
+                "coef": Field(("F", "p"), "coefficients of the joined model, by fold"),
+                "quadratic": Field(("F", "p", "p"), "variance of a target at a row, by fold"),
+            },
+        ),
+    },
+    program=program,
+    settings=HeldOutSettings,
+    result=HeldOutResult,
+    prepare=prepare,
+)

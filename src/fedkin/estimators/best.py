@@ -1,0 +1,442 @@
+"""Best: the ways of sharing that make sense, weighed at every site by rows left out."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.utils import ClassifierTags, RegressorTags, check_random_state
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from fedkin.estimators.base import FederatedEstimator
+from fedkin.estimators.candidates import ONE, Fitted, checked, stays_alone, usual
+from fedkin.estimators.mixed_classes import encoded
+from fedkin.estimators.ways import row_scores
+from fedkin.federation import Federation
+from fedkin.inference.held_out import RESIDUAL, RMSE, HeldOut, rows_left_out, sites_left_out
+from fedkin.models.folds import row_folds
+from fedkin.models.stacking import (
+    PARTS,
+    Stack,
+    common_weights,
+    mixture,
+    point_weights,
+    stack,
+)
+from fedkin.names import listed
+from fedkin.protocol import Traffic
+from fedkin.settings import Whole, one_of
+from fedkin.tables import Summary, Table
+
+TARGETS = one_of("auto", "number", "classes", "rows")
+# Halvings of the interval in which a quantile of a mixture lies.
+HALVINGS = 60
+# Folds of sites, for sites that come later.
+SITE_FOLDS = 5
+
+
+def _predicts_classes(estimator: Any) -> bool:
+    return getattr(estimator, "target_", estimator.target) == "classes"
+
+
+def _describes_rows(estimator: Any) -> bool:
+    return getattr(estimator, "target_", estimator.target) == "rows"
+
+
+class Best(FederatedEstimator):
+    """The best way of sharing for every site: a weighted combination of those that make sense.
+
+    Tries staying alone, one model for all, sites that differ by degrees, sites of kinds, and a
+    common curve (for classes the first three; without a target: alone, one mixture, FedGrEM). Rows
+    left out say how well each does at every site; a site's predictive distribution is the mixture
+    of theirs with weights that do best there, pulled to the weights of all sites, so that few rows
+    do not decide alone.
+
+    Parameters
+    ----------
+    candidates : mapping of estimators by name, list of estimators, or None
+        Ways to try; None takes those that make sense for the data.
+    target : {"auto", "number", "classes", "rows"}
+        What is predicted. "auto": the rows themselves without y; classes where y holds words or two
+        values; else a number.
+    n_components : int or None
+        Groups of mixtures where rows are described; None chooses by BIC.
+    folds : int
+        Parts in which rows are left out.
+    random_state : int, RandomState or None
+        Decides folds and starts.
+    engine : None
+        All sites must be in this process.
+
+    Attributes
+    ----------
+    ways_ : tuple of str
+        Names of the candidates.
+    weights_ : array of shape (W,)
+        Weights of the ways over all sites.
+    site_weights_ : array of shape (m, W)
+        Weights of the ways at every site.
+    point_weights_ : array of shape (W,)
+        Weights of the ways in the point prediction of a number, by squared errors of left-out rows.
+    new_site_weights_ : array of shape (W,)
+        Weights at a site that was not in the fit, from whole sites left out.
+    strength_ : float
+        How many rows the weights of all are worth beside a site's own.
+    best_way_ : str
+        The way with the largest weight over all sites.
+    held_out_ : HeldOut
+        Left-out scores of every way at every site.
+    fitted_ : dict
+        The candidates, fitted to all rows, by name.
+    target_ : str
+        What is predicted.
+    classes_ : array
+        Labels, where classes are predicted.
+    client_names_ : array of shape (m,)
+        Names of the sites.
+    traffic_ : Traffic
+        What the fits to all rows sent, and the scores; every fold costs as much again.
+    converged_ : bool
+        Whether all fits to all rows settled.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedkin import Best
+    >>> rng = np.random.default_rng(0)
+    >>> groups = np.repeat([f"site-{k}" for k in range(20)], 12)
+    >>> X = rng.normal(size=(240, 3))
+    >>> level = np.repeat(rng.normal(size=20), 12)
+    >>> y = level + 2.0 * X[:, 0] + 0.5 * rng.normal(size=240)
+    >>> model = Best(folds=3, random_state=0).fit(X, y, groups=groups)
+    >>> model.best_way_
+    'by degrees'
+    """
+
+    _private = (*FederatedEstimator._private, "_stack", "_codes")
+
+    def __init__(
+        self,
+        candidates=None,
+        *,
+        target="auto",
+        n_components=None,
+        folds=5,
+        random_state=None,
+        engine=None,
+    ):
+        self.candidates = candidates
+        self.target = target
+        self.n_components = n_components
+        self.folds = folds
+        self.random_state = random_state
+        self.engine = engine
+
+    def __sklearn_tags__(self):
+        """A regressor or classifier where `target` says so."""
+        tags = super().__sklearn_tags__()
+        if self.target == "number":
+            tags.estimator_type, tags.regressor_tags = "regressor", RegressorTags()
+        elif self.target == "classes":
+            tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags()
+        return tags
+
+    # ------------------------------------------------------------ fit
+
+    def fit(self, X=None, y=None, groups=None):
+        """Fit to sites: rows X with target y and a site name per row, or a Federation."""
+        TARGETS.accept("target", self.target)
+        Whole(2).accept("folds", self.folds)
+        self._forget()
+        if X is None or self.engine is not None:
+            raise ValueError("Best compares ways on rows that are in this process: fit(X, y, ...)")
+        self.target_ = self._kind_of_target(X, y)
+        data = self._data_of(X, y, groups)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        ways = self._candidates_for(data, seed)
+        self._weigh(ways, data, seed)
+        self._fit_all(ways, data)
+        self.client_names_ = np.array(data.names, dtype=object)
+        self._adapted = {}
+        self._account(data)
+        return self
+
+    def _kind_of_target(self, X: Any, y: Any) -> str:
+        target = X.y if isinstance(X, Federation) else y
+        if self.target != "auto":
+            if target is None and self.target != "rows":
+                raise ValueError(f"target={self.target!r} requires y to be passed, but it is None")
+            return str(self.target)
+        if target is None:
+            return "rows"
+        values = np.asarray(target)
+        words = values.dtype.kind not in "fiu"
+        return "classes" if words or len(np.unique(values)) == 2 else "number"
+
+    def _data_of(self, X: Any, y: Any, groups: Any) -> Federation:
+        if self.target_ == "classes":
+            X, y, self.classes_ = encoded(X, y)
+        elif self.target_ == "rows":
+            y = None
+        federation = self._federation(X, y, groups)
+        assert federation is not None
+        return federation
+
+    def _candidates_for(self, data: Federation, seed: int) -> dict[str, Any]:
+        if self.candidates is not None:
+            given = checked(self.candidates)
+            return {name: clone(model) for name, model in given.items()}
+        return usual(self.target_, data, self.n_components, seed)
+
+    def _weigh(self, ways: dict[str, Any], data: Federation, seed: int) -> None:
+        """Weights from rows left out, and from sites left out for those that come later."""
+        self.ways_ = tuple(ways)
+        held = rows_left_out(self, ways, data, (self.folds,), seed)
+        scored = row_folds(data, self.folds, seed) >= 0
+        parts = row_folds(data, PARTS, seed + 1)[scored]
+        log_density = held.by_row["log"][:, scored]
+        found = stack(log_density, data.owner[scored], data.n_clients, parts)
+        self.held_out_: HeldOut = held
+        self._stack: Stack = found
+        self.weights_, self.site_weights_ = found.common, found.own
+        self.strength_ = found.strength
+        self.best_way_ = self.ways_[int(np.argmax(found.common))]
+        if self.target_ == "number":
+            residual = held.by_row[RESIDUAL][:, scored]
+            self.point_weights_ = point_weights(residual, data.owner[scored])
+        self.new_site_weights_ = self._for_new_sites(ways, data, seed)
+
+    def _for_new_sites(self, ways: dict[str, Any], data: Federation, seed: int) -> np.ndarray:
+        shared = {name: way for name, way in ways.items() if not stays_alone(name, way)}
+        weights = np.zeros(len(ways))
+        places = [self.ways_.index(name) for name in shared]
+        if len(shared) < 2 or data.n_clients < 2:
+            weights[places] = 1.0 / max(len(places), 1)
+            return weights
+        left = sites_left_out(self, shared, data, SITE_FOLDS, seed)
+        weights[places] = common_weights(left.by_row["log"], data.owner)
+        return weights
+
+    def _row_scores(self, model, test, train):
+        return row_scores(model, test, train)
+
+    def _fit_all(self, ways: dict[str, Any], data: Federation) -> None:
+        with warnings.catch_warnings():
+            # A way that does not fit the data gets no weight: that is its warning.
+            warnings.simplefilter("ignore")
+            self.fitted_ = {name: way.fit(data) for name, way in ways.items()}
+        self._fits = [Fitted(name, model, data) for name, model in self.fitted_.items()]
+        self.converged_ = all(getattr(m, "converged_", True) for m in self.fitted_.values())
+
+    def _account(self, data: Federation) -> None:
+        total = Traffic()
+        for model in self.fitted_.values():
+            own = getattr(model, "traffic_", None)
+            if own is None:
+                continue
+            total.rounds += own.rounds
+            total.messages_up += own.messages_up
+            total.messages_down += own.messages_down
+            for name, size in own.bytes_up_by_field.items():
+                total.bytes_up_by_field[name] = total.bytes_up_by_field.get(name, 0) + size
+            for name, size in own.bytes_down_by_field.items():
+                total.bytes_down_by_field[name] = total.bytes_down_by_field.get(name, 0) + size
+        n_ways, m = len(self.ways_), data.n_clients
+        total.bytes_up_by_field["scores"] = 8 * m * n_ways * (self.folds + 1)
+        if ONE in self.fitted_ and self.target_ == "number":
+            width = data.n_features + 2
+            total.bytes_up_by_field["sums of products"] = 8 * m * (width * (width + 1) // 2 + 1)
+        self.traffic_, self.n_rounds_ = total, total.rounds
+        self.refusals_, self.dropped_ = (), ()
+
+    # ------------------------------------------------------------ use
+
+    def _weights_at(self, clients: Federation, same: np.ndarray | None = None) -> np.ndarray:
+        """Weights (k, W) of the ways at these sites, of those ways that serve there.
+
+        `same` are weights for all sites of the fit instead of their own.
+        """
+        known = {str(name): k for k, name in enumerate(self.client_names_)}
+        own = self.site_weights_ if same is None else np.tile(same, (len(known), 1))
+        weights = np.array(
+            [own[known[n]] if n in known else self.new_site_weights_ for n in clients.names]
+        ).reshape(len(clients.names), len(self.ways_))
+        serving = np.stack([fit.serves(clients.names) for fit in self._fits], axis=1)
+        weights = np.where(serving, weights, 0.0)
+        total = weights.sum(axis=1, keepdims=True)
+        even = serving / np.maximum(serving.sum(axis=1, keepdims=True), 1)
+        return np.where(total > 0, weights / np.where(total > 0, total, 1.0), even)
+
+    def _asked(self, clients: Federation, used: np.ndarray, ask: Any) -> list[Any]:
+        """What the ways in use answer, each at the sites that it serves."""
+        answers = []
+        for fit in [self._fits[k] for k in np.flatnonzero(used)]:
+            serves = fit.serves(clients.names)
+            part = clients if serves.all() else clients.take(np.flatnonzero(serves))
+            answers.append(_spread_out(ask(fit, part), serves[clients.owner]))
+        return answers
+
+    def _mixed(self, clients: Federation, ask: Any) -> tuple[list[Any], np.ndarray]:
+        """What every way with some weight answers, and the weights of rows (n, ways asked)."""
+        weights = self._weights_at(clients)
+        used = np.asarray((weights > 0).any(axis=0))
+        return self._asked(clients, used, ask), weights[clients.owner][:, used]
+
+    def predict(self, X, groups=None, return_std=False, level=None):
+        """Target of each row at its site; a class, or a group, where these are predicted.
+
+        A number is predicted by the ways that had the least squared error. With `return_std` also
+        the root mean square of what a new target is off it by the site's mixture, with `level` the
+        ends of intervals of that mixture, (n, 2). Groups are those of the way with the largest
+        weight.
+        """
+        check_is_fitted(self, "ways_")
+        if self.target_ == "classes":
+            return self.classes_[self.predict_proba(X, groups).argmax(axis=1)]
+        if self.target_ == "rows":
+            return self.fitted_[self.best_way_].predict(X, groups)
+        clients, place = self._clients(X, None, groups)
+        points = self._weights_at(clients, self.point_weights_)
+        mixed = self._weights_at(clients)
+        used = (mixed > 0).any(axis=0) | (points > 0).any(axis=0)
+        answers = self._asked(clients, used, lambda fit, part: np.stack(fit.normal(part)))
+        means, stds = (np.array([answer[k] for answer in answers]) for k in (0, 1))
+        mean = np.einsum("wn,nw->n", means, points[clients.owner][:, used])
+        if not return_std and level is None:
+            return mean[place]
+        weights = mixed[clients.owner][:, used]
+        std = np.sqrt(np.einsum("wn,nw->n", stds**2 + (means - mean) ** 2, weights))
+        ends = [] if level is None else [_intervals(means, stds, weights, level)[place]]
+        return (mean[place], *[std[place]] * bool(return_std), *ends)
+
+    @available_if(_predicts_classes)
+    def predict_proba(self, X, groups=None):
+        """Probabilities of `classes_`, (n, C)."""
+        check_is_fitted(self, "ways_")
+        clients, place = self._clients(X, None, groups)
+        codes = np.arange(len(self.classes_), dtype=float)
+        answers, weights = self._mixed(clients, lambda fit, part: fit.probabilities(part, codes).T)
+        return np.einsum("wcn,nw->nc", np.array(answers), weights)[place]
+
+    @available_if(_describes_rows)
+    def score_samples(self, X, groups=None):
+        """Log density of each row, (n,)."""
+        return self._density(X, None, groups)
+
+    def log_predictive_density(self, X, y=None, groups=None):
+        """Log density, or log probability, of each target given what is known of its site, (n,)."""
+        if self.target_ == "classes":
+            target = self._target_to_score(X, y, groups)
+            share = self.predict_proba(X, groups)
+            place = np.searchsorted(self.classes_, target)
+            with np.errstate(divide="ignore"):
+                return np.log(share[np.arange(len(place)), place])
+        return self._density(X, y, groups)
+
+    def _density(self, X, y, groups):
+        check_is_fitted(self, "ways_")
+        clients, place = self._clients(X, y, groups)
+        if self.target_ == "number" and clients.y is None:
+            raise ValueError("the target y is needed")
+        answers, weights = self._mixed(clients, lambda fit, part: fit.log_density(part))
+        return mixture(np.array(answers), weights)[place]
+
+    def score(self, X, y=None, groups=None, sample_weight=None):
+        """R squared of `predict`, share of right classes, or mean log density of rows."""
+        if self.target_ == "rows":
+            return float(self.score_samples(X, groups).mean())
+        predicted, target = self.predict(X, groups), self._target_to_score(X, y, groups)
+        measure = accuracy_score if self.target_ == "classes" else r2_score
+        return measure(target, predicted, sample_weight=sample_weight)
+
+    # ------------------------------------------------------------ comparison and account
+
+    def _uses_target(self) -> bool:
+        return getattr(self, "target_", self.target) != "rows"
+
+    def _ways(self) -> dict[str, Any]:
+        raise ValueError(
+            "Best compares ways by itself: held_out_ and summary() have what left-out rows say"
+        )
+
+    def won_at(self) -> dict[str, list[str]]:
+        """Sites at which each way has the largest weight, by the way's name."""
+        best = self.site_weights_.argmax(axis=1)
+        names = self.client_names_
+        return {way: [str(n) for n in names[best == w]] for w, way in enumerate(self.ways_)}
+
+    def summary(self) -> Summary:
+        """Ways and sites as tables; which way won overall, and where another did."""
+        check_is_fitted(self, "ways_")
+        won = self.won_at()
+        scores = {"log score": np.nanmean(self.held_out_.means("log"), axis=1)}
+        other = next((m for m in (RMSE, "error") if m in self.held_out_.metrics), None)
+        if other is not None:
+            scores[other] = np.nanmean(self.held_out_.means(other), axis=1)
+        ways = Table(
+            {
+                "way": list(self.ways_),
+                "weight": self.weights_,
+                **({"point": self.point_weights_} if self.target_ == "number" else {}),
+                **{f"left-out {name}": values for name, values in scores.items()},
+                "sites won": [len(won[way]) for way in self.ways_],
+                "weight at new sites": self.new_site_weights_,
+            },
+            "Ways of sharing",
+        )
+        sites = Table(
+            {
+                "site": self.client_names_,
+                "rows": self.held_out_.sizes.astype(int),
+                "best way": [self.ways_[k] for k in self.site_weights_.argmax(axis=1)],
+                **dict(zip(self.ways_, self.site_weights_.T)),
+            },
+            "Weights at every site",
+        )
+        tables = {"ways": ways, "sites": sites, "traffic": self.traffic_.table()}
+        title = f"Best: {len(self.client_names_)} sites, {len(self.ways_)} ways"
+        return Summary(title, tables, [self._in_words(won), self.traffic_.sentence()])
+
+    def _in_words(self, won: dict[str, list[str]]) -> str:
+        m, best = len(self.client_names_), self.best_way_
+        others = [f"{way!r} at {listed(names)}" for way, names in won.items() if names]
+        others = [text for text in others if not text.startswith(repr(best))]
+        where = f"; another way did better: {'; '.join(others)}" if others else ""
+        first = f"{best!r} won overall and at {len(won[best])} of {m} sites{where}."
+        few = "Sites have no weights of their own: their rows did not call for any."
+        return f"{first} {few}" if np.isinf(self.strength_) else first
+
+
+def _spread_out(answer: np.ndarray, where: np.ndarray) -> np.ndarray:
+    """Answers (..., k) of some rows as those of all, (..., n); the others have weight 0."""
+    if where.all():
+        return answer
+    whole = np.zeros((*answer.shape[:-1], len(where)))
+    whole[..., where] = answer
+    return whole
+
+
+def _intervals(
+    means: np.ndarray, stds: np.ndarray, weights: np.ndarray, level: float
+) -> np.ndarray:
+    """Ends (n, 2) of central intervals of mixtures of normal laws, by halving."""
+    from scipy.special import ndtr
+
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1, not {level}")
+    stds = np.maximum(stds, np.finfo(float).tiny)
+    used = weights.T > 0
+    ends = []
+    for probability in (0.5 - level / 2, 0.5 + level / 2):
+        low = np.where(used, means - 40 * stds, np.inf).min(axis=0)
+        high = np.where(used, means + 40 * stds, -np.inf).max(axis=0)
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            below = np.einsum("wn,nw->n", ndtr((middle - means) / stds), weights) < probability
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+        ends.append((low + high) / 2)
+    return np.stack(ends, axis=1)

@@ -1,0 +1,178 @@
+"""The ways of sharing that make sense for some data, and a common face of what they predict."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedkin.estimators.ways import row_scores, spread_of
+from fedkin.federation import Federation
+from fedkin.inference.gains import moderated
+from fedkin.models.least_squares import packed_statistics, residual_coefficients, solve_many
+
+# With more columns the covariance of departures has one variance for all slopes.
+FULL_COLUMNS = 5
+# Curves are tried for so few columns and rows only.
+CURVE_COLUMNS = 2
+CURVE_ROWS = 3000
+# Fewer sites cannot be of kinds.
+KINDS_SITES = 6
+# The most groups that are tried where rows are to be described.
+MOST_GROUPS = 8
+
+# Sites' noise counts as one if it scatters less than variances with so many degrees of freedom.
+SAME_NOISE = 100.0
+
+ALONE, ONE = "alone", "one model"
+
+
+def usual(target: str, data: Federation, n_components: int | None, seed: int) -> dict[str, Any]:
+    """Candidates by name, unfitted, the plain ones first."""
+    if target == "classes":
+        return _for_classes()
+    if target == "rows":
+        n_groups = n_components or _number_of_groups(data, seed)
+        return _for_rows(n_groups, seed)
+    return _for_numbers(data, seed)
+
+
+def _for_numbers(data: Federation, seed: int) -> dict[str, Any]:
+    from fedkin.estimators.fmlr import FMLR
+    from fedkin.estimators.mixed_model import MixedModel
+    from fedkin.estimators.site_models import PlainRegression
+
+    covariance = "full" if data.n_features <= FULL_COLUMNS else "isotropic"
+    found: dict[str, Any] = {ALONE: PlainRegression(), ONE: PlainRegression(True)}
+    filled = int((data.sizes > 0).sum())
+    if filled > 1:
+        found["by degrees"] = MixedModel(covariance=covariance)
+        if _noise_differs(data):
+            found["by degrees, own noise"] = MixedModel(covariance=covariance, site_noise="own")
+    if filled >= KINDS_SITES:
+        found["by kind"] = FMLR(random_state=seed)
+    if data.n_features <= CURVE_COLUMNS and len(data.X) <= CURVE_ROWS:
+        found["common curve"] = _curve()
+    return found
+
+
+def _noise_differs(data: Federation) -> bool:
+    """Whether sites' residual variances scatter more than their rows make them."""
+    statistics = packed_statistics(data, True).T
+    coef, rank = solve_many(statistics)
+    residual = np.einsum("mq,mq->m", residual_coefficients(coef), statistics)
+    degrees = np.maximum(data.sizes - rank, 0.0)
+    variances = np.where(degrees > 0, residual / np.maximum(degrees, 1.0), 0.0)
+    found = moderated(np.maximum(variances, 0.0), degrees, data.sizes.astype(float))
+    return bool((found.degrees - degrees).min(initial=np.inf) < SAME_NOISE)
+
+
+def _curve() -> Any:
+    """A shared prior; around a common curve where the estimator has it."""
+    from fedkin.estimators.fgpr import FGPR
+
+    has_common = "common" in inspect.signature(FGPR).parameters
+    return FGPR(**({"common": True} if has_common else {"personalise": "posterior"}))
+
+
+def _for_classes() -> dict[str, Any]:
+    from fedkin.estimators.mixed_model import MixedModel
+    from fedkin.estimators.site_models import PlainClasses
+
+    return {
+        ALONE: PlainClasses(),
+        ONE: PlainClasses(True),
+        "by degrees": MixedModel(family="multinomial"),
+    }
+
+
+def _for_rows(n_groups: int, seed: int) -> dict[str, Any]:
+    from fedkin.estimators.fedgrem import FedGrEM
+    from fedkin.estimators.mixture_rivals import LocalEM, PooledEM
+
+    own = {"covariance_type": "diag", "random_state": seed}
+    return {
+        ALONE: LocalEM(n_groups, **own),
+        ONE: PooledEM(n_groups, **own),
+        "groups": FedGrEM(n_groups, random_state=seed),
+        "groups, own variances": FedGrEM(n_groups, **own),
+    }
+
+
+def _number_of_groups(data: Federation, seed: int) -> int:
+    """The number with the best BIC of one mixture for all."""
+    import warnings
+
+    from fedkin.estimators.mixture_rivals import PooledEM
+
+    best, chosen = np.inf, 1
+    most = min(MOST_GROUPS, int(data.sizes.max(initial=1)))
+    for n_groups in range(1, most + 1):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = PooledEM(n_groups, covariance_type="diag", random_state=seed).fit(data)
+        total = float(model.score_samples(data).sum())
+        n_parameters = n_groups * data.n_features + data.n_features + n_groups - 1
+        bic = -2.0 * total + n_parameters * np.log(len(data.X))
+        if bic < best:
+            best, chosen = bic, n_groups
+    return chosen
+
+
+def stays_alone(name: str, model: Any) -> bool:
+    """Whether a way has nothing to say at a site that it was not fitted to."""
+    return name == ALONE or getattr(model, "pooled", None) is False
+
+
+class Fitted:
+    """A fitted candidate: what it predicts of rows at sites, whether it knows them or not."""
+
+    def __init__(self, name: str, model: Any, train: Federation) -> None:
+        self.name, self.model = name, model
+        self.own_only = stays_alone(name, model)
+        self._known = {n for n, size in zip(train.names, train.sizes) if size > 1}
+        self._places = {n: k for k, n in enumerate(train.names)}
+        self._spread = spread_of(model, train)
+
+    def serves(self, names: tuple[str, ...]) -> np.ndarray:
+        """Whether it has an answer at each of the sites; alone has none where it has not been."""
+        if not self.own_only:
+            return np.ones(len(names), dtype=bool)
+        return np.array([name in self._known for name in names], dtype=bool)
+
+    def normal(self, clients: Federation) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation of every row's target."""
+        if self._spread is None:
+            mean, std = self.model.predict(clients, return_std=True)
+            return np.asarray(mean), np.asarray(std)
+        places = [self._places.get(name, -1) for name in clients.names]
+        typical = float(np.sqrt(np.mean(self._spread**2)))
+        return np.asarray(self.model.predict(clients)), np.append(self._spread, typical)[
+            np.array(places)[clients.owner]
+        ]
+
+    def log_density(self, clients: Federation) -> np.ndarray:
+        """Log density, or log probability, of every row's target (or of the row)."""
+        return row_scores(self.model, clients, clients)["log"]
+
+    def probabilities(self, clients: Federation, classes: np.ndarray) -> np.ndarray:
+        """Of the classes, (n, C)."""
+        found = np.zeros((len(clients.X), len(classes)))
+        found[:, np.searchsorted(classes, self.model.classes_)] = self.model.predict_proba(clients)
+        return found
+
+
+def checked(candidates: Any) -> dict[str, Any]:
+    """Candidates given by name, or in a list."""
+    if isinstance(candidates, Mapping):
+        found = {str(name): model for name, model in candidates.items()}
+    else:
+        found = {}
+        for model in candidates:
+            name = type(model).__name__
+            found[name if name not in found else f"{name} {len(found) + 1}"] = model
+    if not found:
+        raise ValueError("candidates must hold at least one estimator; None takes the usual ones")
+    return found

@@ -1,0 +1,51 @@
+"""Pictures of answers. matplotlib is imported when one is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedkin.arrays import Floats
+
+# More sites than this get no name on the axis.
+MOST_NAMED = 60
+
+
+def new_axes(height: float, ax: Any = None) -> Any:
+    """The axes given, or those of a new figure."""
+    if ax is not None:
+        return ax
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(7.0, height), layout="constrained").subplots()
+
+
+def intervals_by_site(
+    names: Sequence[str],
+    values: Floats,
+    colours: Sequence[str],
+    margin: float,
+    label: str,
+    legend: Mapping[str, str],
+    ax: Any = None,
+) -> Any:
+    """Estimates with intervals, (3, m): a line a site, sorted; the margin as a band around zero."""
+    estimate, low, high = values
+    order = np.argsort(np.nan_to_num(estimate, nan=-np.inf), kind="stable")
+    axes = new_axes(1.2 + 0.18 * min(len(names), MOST_NAMED), ax)
+    axes.axvspan(-margin, margin, color="0.93", zorder=0)
+    axes.axvline(0.0, color="0.5", lw=0.8)
+    for place, k in enumerate(order):
+        axes.plot([low[k], high[k]], [place, place], color=colours[k], lw=1.5)
+        axes.plot(estimate[k], place, "o", ms=4, color=colours[k])
+    for word, colour in legend.items():
+        axes.plot([], [], "o-", color=colour, label=word)
+    axes.legend(loc="lower right", frameon=False)
+    axes.set(xlabel=label)
+    if len(names) <= MOST_NAMED:
+        axes.set_yticks(range(len(names)), [names[k] for k in order], fontsize=7)
+    else:
+        axes.set(yticks=[], ylabel=f"{len(names)} sites")
+    return axes

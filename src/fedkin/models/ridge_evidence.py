@@ -1,0 +1,136 @@
+"""Linear regression of every client by itself, from packed statistics, with honest spread.
+
+Slopes of standardised columns have the prior N(0, size * noise), intercept and noise a flat one.
+Which `size` (how strong a ridge) is right the rows themselves say: their marginal likelihood weighs
+a grid of sizes, and predictions are the weighted mixture of Student's t. Few rows lead to strong
+ridges and wide tails, many rows to least squares; nothing has to be chosen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedkin.arrays import Floats, Indices
+from fedkin.models.least_squares import RANK_TOLERANCE, unpack
+
+# Prior variance of a standardised slope beside the noise variance: from nothing to anything.
+SIZES = np.concatenate([[0.0], 10.0 ** np.linspace(-3.0, 4.0, 29)])
+# Residual sums below this share of the target's own sum of squares are rounding.
+LEAST_RESIDUAL = 1e-12
+# Up to so many degrees of freedom the variance of t says little of its intervals.
+FEW_DEGREES = 4.0
+# A client with fewer rows has no spread of its own.
+LEAST_ROWS = 2
+
+
+@dataclass(frozen=True)
+class RidgeFits:
+    """Fits of m clients, each a mixture over G sizes of the prior.
+
+    center : (m, d) means of the columns; basis : (m, d, d) standardised columns to eigenvectors
+    level : (m,) mean of the target; slopes : (m, G, d) along eigenvectors
+    spread : (m, G, d) their variances beside the noise; scale : (m, G) noise variances
+    weights : (m, G); degrees : (m,) of freedom; level_error : (m,) share of the noise in the level
+    """
+
+    center: Floats
+    basis: Floats
+    level: Floats
+    slopes: Floats
+    spread: Floats
+    scale: Floats
+    weights: Floats
+    degrees: Floats
+    level_error: Floats
+
+    def coefficients(self) -> tuple[Floats, Floats]:
+        """Slopes (m, d) and intercepts (m,) of the predicted mean."""
+        mixed = np.einsum("mg,mgd->md", self.weights, self.slopes)
+        slopes = np.einsum("mde,me->md", self.basis, mixed)
+        return slopes, self.level - np.einsum("md,md->m", slopes, self.center)
+
+    def predict(self, X: Floats, owner: Indices) -> tuple[Floats, Floats]:
+        """Mean and standard deviation of targets at rows X (n, d).
+
+        Where t has few degrees of freedom, the standard deviation of the normal law with the same
+        95 % interval, which is less than its own.
+        """
+        from scipy.special import stdtrit
+
+        mean, variance = self._parts(X, owner)
+        weights = self.weights[owner]
+        center = np.einsum("ng,ng->n", weights, mean)
+        degrees = self.degrees[owner]
+        reach = (stdtrit(degrees, 0.975) / stdtrit(1e9, 0.975)) ** 2
+        wide = np.where(degrees > FEW_DEGREES, degrees / np.maximum(degrees - 2.0, 1.0), reach)
+        within = wide * np.einsum("ng,ng->n", weights, variance)
+        between = np.einsum("ng,ng->n", weights, (mean - center[:, None]) ** 2)
+        return center, np.sqrt(within + between)
+
+    def log_density(self, X: Floats, y: Floats, owner: Indices) -> Floats:
+        """Log density of targets y (n,) at rows X (n, d) of clients `owner` (n,)."""
+        from scipy.special import gammaln, logsumexp
+
+        mean, variance = self._parts(X, owner)
+        degrees = self.degrees[owner][:, None]
+        ratio = (y[:, None] - mean) ** 2 / variance
+        log_t = gammaln((degrees + 1) / 2) - gammaln(degrees / 2)
+        log_t = log_t - 0.5 * np.log(np.pi * degrees * variance)
+        log_t = log_t - (degrees + 1) / 2 * np.log1p(ratio / degrees)
+        with np.errstate(divide="ignore"):
+            log_weights = np.log(self.weights[owner])
+        return np.asarray(logsumexp(log_t + log_weights, axis=1))
+
+    def _parts(self, X: Floats, owner: Indices) -> tuple[Floats, Floats]:
+        """Mean and squared scale of each t, (n, G)."""
+        inside = np.einsum("nd,nde->ne", X - self.center[owner], self.basis[owner])
+        mean = self.level[owner][:, None] + np.einsum("nd,ngd->ng", inside, self.slopes[owner])
+        error = np.einsum("nd,ngd->ng", inside**2, self.spread[owner])
+        known = 1.0 + self.level_error[owner][:, None] + error
+        return mean, self.scale[owner] * known
+
+
+def fit_ridges(statistics: Floats, fit_intercept: bool) -> RidgeFits:
+    """Fit every client from its packed statistics (m, q).
+
+    A client with fewer than `LEAST_ROWS` rows (without an intercept: with none) has degrees of
+    freedom below 1; what it predicts means nothing.
+    """
+    gram, cross, square, n_rows = unpack(statistics)
+    m, rows = len(n_rows), np.maximum(n_rows, 1.0)
+    d = gram.shape[-1] - fit_intercept
+    center, level = np.zeros((m, d)), np.zeros(m)
+    if fit_intercept:
+        center, level = gram[:, d, :d] / rows[:, None], cross[:, d] / rows
+    inner = gram[:, :d, :d] - rows[:, None, None] * center[:, :, None] * center[:, None, :]
+    along = cross[:, :d] - (rows * level)[:, None] * center
+    total = np.maximum(square - rows * level**2, 0.0)
+    raw = np.einsum("mdd->md", gram[:, :d, :d])
+    variance = np.einsum("mdd->md", inner) / rows[:, None]
+    varies = variance > RANK_TOLERANCE * np.maximum(raw / rows[:, None], 1e-300)
+    unit = np.where(varies, 1.0 / np.sqrt(np.where(varies, variance, 1.0)), 0.0)
+    values, vectors = np.linalg.eigh(inner * unit[:, :, None] * unit[:, None, :])
+    values = np.where(values > RANK_TOLERANCE * rows[:, None], values, 0.0)
+    inside = np.where(values > 0, np.einsum("mde,md->me", vectors, along * unit), 0.0)
+    spread = SIZES[None, :, None] / (1.0 + SIZES[None, :, None] * values[:, None, :])
+    slopes = spread * inside[:, None, :]
+    residual = total[:, None] - np.einsum("md,mgd->mg", inside, slopes)
+    least = LEAST_RESIDUAL * np.maximum(square, np.finfo(float).tiny)
+    residual = np.maximum(residual, least[:, None])
+    degrees = np.maximum(n_rows - fit_intercept, 0.5)
+    evidence = -0.5 * np.log1p(SIZES[None, :, None] * values[:, None, :]).sum(axis=-1)
+    evidence = evidence - 0.5 * degrees[:, None] * np.log(residual)
+    weights = np.exp(evidence - evidence.max(axis=1, keepdims=True))
+    return RidgeFits(
+        center=center,
+        basis=unit[:, :, None] * vectors,
+        level=level,
+        slopes=slopes,
+        spread=spread,
+        scale=residual / degrees[:, None],
+        weights=weights / weights.sum(axis=1, keepdims=True),
+        degrees=degrees,
+        level_error=fit_intercept / rows,
+    )

@@ -1,0 +1,26 @@
+"""What survives of the studies of answers at toy size."""
+
+import pytest
+
+
+@pytest.mark.parametrize("name", ["benefit-draws", "conformal-tables", "plan-draws"])
+def test_studies_run_at_toy_size(toy, name):
+    assert toy(name).rows
+
+
+def test_intervals_hold_most_differences(toy):
+    found = toy("benefit-draws")
+    assert found.estimate("expected_held").mean >= 0.8
+    assert found.estimate("fitted_held").mean >= 0.75
+    assert found.estimate("right").mean >= 0.8
+
+
+def test_plans_are_near_what_is_found(toy):
+    found = toy("plan-draws")
+    ratio = found.column("planned") / found.column("excess")
+    assert abs(ratio.mean() - 1.0) < 0.25
+
+
+def test_conformal_intervals_hold_on_engines(toy):
+    held = toy("conformal-tables").estimate("held", table="turbofan").mean
+    assert 0.93 <= held <= 0.97

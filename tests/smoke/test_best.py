@@ -1,0 +1,169 @@
+"""Best: which way of sharing fits us, at every site."""
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+from sklearn.base import clone
+
+from fedkin import FMLR, ODCL, Best, Federation, LocalEM, MixedModel, PooledEM
+from fedkin.estimators.site_models import PlainClasses, PlainRegression
+
+PLAIN = {"alone": PlainRegression(), "one model": PlainRegression(True)}
+
+
+def made(m=16, n=10, spread=1.0, seed=0, d=2):
+    rng = np.random.default_rng(seed)
+    groups = np.repeat([f"site-{k}" for k in range(m)], n)
+    X = rng.normal(size=(m * n, d))
+    y = X[:, 0] + np.repeat(spread * rng.normal(size=m), n) + 0.5 * rng.normal(size=m * n)
+    return X, y, groups
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    X, y, groups = made()
+    ways = {
+        **PLAIN,
+        "by degrees": MixedModel(random="intercept"),
+        "by kind": FMLR(2, random_state=0),
+    }
+    return Best(ways, random_state=0).fit(X, y, groups=groups)
+
+
+def test_sites_by_degrees_are_told(fitted):
+    assert fitted.best_way_ == "by degrees"
+    assert "'by degrees' won overall" in str(fitted.summary())
+    assert fitted.site_weights_.shape == (16, 4)
+    np.testing.assert_allclose(fitted.site_weights_.sum(axis=1), 1.0)
+
+
+def test_it_is_about_as_good_as_the_best_way_on_new_rows(fitted):
+    X, y, groups = made(n=210)
+    new = np.arange(len(y)) % 210 >= 10
+    model = clone(fitted).fit(X[~new], y[~new], groups=groups[~new])
+    data = Federation.from_groups(X[new], groups[new], y[new])
+    errors = {n: np.mean((data.y - m.predict(data)) ** 2) ** 0.5 for n, m in model.fitted_.items()}
+    best = np.mean((data.y - model.predict(data)) ** 2) ** 0.5
+    assert best <= 1.02 * min(errors.values())
+
+
+def test_where_nobody_is_alike_it_stays_alone():
+    rng = np.random.default_rng(1)
+    X, _, groups = made(m=6, n=40)
+    slopes = np.repeat(5.0 * rng.normal(size=(6, 2)), 40, axis=0)
+    y = (X * slopes).sum(axis=1) + 0.3 * rng.normal(size=240)
+    model = Best(PLAIN, folds=3, random_state=0).fit(X, y, groups=groups)
+    assert model.weights_[0] > 0.95
+
+
+def test_predictions_are_the_weighted_mixture(fitted):
+    X, y, groups = made()
+    where = slice(5, 8)
+    mean, std, ends = fitted.predict(X[where], groups[where], return_std=True, level=0.9)
+    data = Federation.from_groups(X[where], groups[where], y[where])
+    weights = fitted.site_weights_[list(fitted.client_names_).index(groups[5])]
+    means = np.array([fit.normal(data)[0] for fit in fitted._fits])
+    stds = np.array([fit.normal(data)[1] for fit in fitted._fits])
+    np.testing.assert_allclose(mean, fitted.point_weights_ @ means)
+    np.testing.assert_allclose(std**2, weights @ (stds**2 + (means - mean) ** 2))
+    for side, probability in ((0, 0.05), (1, 0.95)):
+        inside = weights @ norm.cdf(ends[:, side], means, stds)
+        np.testing.assert_allclose(inside, probability, atol=1e-6)
+
+
+def test_order_of_rows_and_a_federation_change_nothing(fitted):
+    X, y, groups = made()
+    back = np.argsort(groups[::-1], kind="stable")
+    np.testing.assert_allclose(
+        fitted.predict(X[back], groups[back]), fitted.predict(X, groups)[back]
+    )
+    again = clone(fitted).fit(Federation.from_groups(X, groups, y))
+    np.testing.assert_allclose(again.predict(X, groups), fitted.predict(X, groups))
+
+
+def test_a_new_site_gets_no_word_from_alone(fitted):
+    X, y, _ = made()
+    assert fitted.new_site_weights_[0] == 0.0
+    mean, std = fitted.predict(X[:4], groups="nowhere", return_std=True)
+    assert np.isfinite(mean).all() and (std > 0.5).all()
+    density = fitted.log_predictive_density(X[:4], y[:4], groups="nowhere")
+    assert np.isfinite(density).all()
+
+
+def test_a_site_of_one_row_is_served_by_the_others():
+    X, y, groups = made()
+    groups = np.append(groups, "lonely")
+    X, y = np.vstack([X, X[:1]]), np.append(y, 1e3)
+    model = Best({**PLAIN, "by degrees": MixedModel(random="intercept")}, folds=2, random_state=0)
+    predicted = model.fit(X, y, groups=groups).predict(X[:1], groups="lonely")
+    assert np.isfinite(predicted).all()
+
+
+def test_classes_and_words_are_weighed_too():
+    X, y, groups = made(m=5, n=15)
+    labels = np.where(y > 0, "high", "low")
+    ways = {"alone": PlainClasses(), "one model": PlainClasses(True)}
+    model = Best(ways, folds=2, random_state=0).fit(X, labels, groups=groups)
+    share = model.predict_proba(X, groups)
+    np.testing.assert_allclose(share.sum(axis=1), 1.0)
+    assert model.score(X, labels, groups) > 0.7 and set(model.predict(X, groups)) <= {"high", "low"}
+    assert (model.log_predictive_density(X, labels, groups) <= 0).all()
+
+
+def test_rows_without_a_target_are_described():
+    X, _, groups = made(n=20)
+    ways = {"alone": LocalEM(2, random_state=0), "one model": PooledEM(2, random_state=0)}
+    model = Best(ways, folds=2, random_state=0).fit(X, groups=groups)
+    assert model.target_ == "rows" and np.isfinite(model.score(X, groups=groups))
+    assert model.predict(X, groups).shape == (len(X),)
+    assert not hasattr(model, "predict_proba")
+
+
+def test_a_way_without_a_spread_gets_that_of_its_residuals():
+    X, y, groups = made(m=6)
+    model = Best([ODCL(n_clusters=1), PlainRegression()], folds=2, random_state=0)
+    model.fit(X, y, groups=groups)
+    assert model.ways_ == ("ODCL", "PlainRegression")
+    std = model._fits[0].normal(Federation.from_groups(X, groups, y))[1]
+    assert np.all(std > 0.2)
+
+
+def test_the_usual_candidates_fit_the_data():
+    from fedkin.estimators.candidates import usual
+
+    X, y, groups = made(m=4, n=6, d=3)
+    few = usual("number", Federation.from_groups(X, groups, y), None, 0)
+    assert "common curve" not in few and "by kind" not in few
+    X, y, groups = made(m=10, n=6, d=1)
+    assert "common curve" in usual("number", Federation.from_groups(X, groups, y), None, 0)
+    assert "by degrees" in usual("classes", Federation.from_groups(X, groups, y > 0), None, 0)
+
+
+def test_noise_that_differs_between_sites_brings_another_way():
+    from fedkin.estimators.candidates import usual
+
+    rng = np.random.default_rng(0)
+    X, _, groups = made(m=30, n=20)
+    noise = np.repeat(np.exp(rng.normal(size=30)), 20)
+    for scale, told in ((1.0, False), (noise, True)):
+        y = X[:, 0] + scale * rng.normal(size=600)
+        ways = usual("number", Federation.from_groups(X, groups, y), None, 0)
+        assert ("by degrees, own noise" in ways) == told
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [({"target": "curve"}, "target"), ({"folds": 1}, "folds"), ({"candidates": []}, "candidates")],
+)
+def test_what_cannot_be_is_said(parameters, words):
+    with pytest.raises(ValueError, match=words):
+        Best(**parameters).fit(*made(m=3))
+
+
+def test_it_asks_for_data_and_a_target():
+    with pytest.raises(ValueError, match="in this process"):
+        Best().fit()
+    with pytest.raises(ValueError, match="requires y"):
+        Best(target="number").fit(made()[0], groups=made()[2])
+    with pytest.raises(ValueError, match="by itself"):
+        Best().benefit(*made(m=3))
