@@ -41,8 +41,6 @@ VERSION = 1
 WORDS, SHARED, SITES, MODELS = "model.json", "shared.npz", "sites", "models"
 # In a site's file: what its memory, rows and adapted state begin with.
 MEMORY, ROWS, ADAPTED, NEW_ROWS, OWN = "memory.", "rows.", "adapted", "new.", "own."
-# Never part of a model: who reaches the sites, and where chance comes from.
-NOT_KEPT = ("engine",)
 
 
 class ModelError(ValueError):
@@ -103,7 +101,8 @@ def load(path: str | Path, sites: bool | Collection[Any] = True) -> Any:
     own = _own_parts(place, told, sites)
     model = _empty(told)
     if told["models"]:
-        parts = {name: load(place / MODELS / name, sites) for name in told["models"]}
+        folder = place / MODELS
+        parts = {name: load(folder / file_name(name), sites) for name in told["models"]}
         model._take_models(parts)
     return _restored(model, told, shared, own)
 
@@ -127,7 +126,7 @@ def _write(model: Any, folder: Path, sites: bool | Collection[Any]) -> None:
         "parameters": {
             name: encode(value, name)
             for name, value in model.get_params(deep=False).items()
-            if name not in NOT_KEPT
+            if name not in model._not_kept
         },
         "attributes": {
             name: encode(getattr(model, name), name)
@@ -141,8 +140,8 @@ def _write(model: Any, folder: Path, sites: bool | Collection[Any]) -> None:
     }
     (folder / WORDS).write_text(json.dumps(words, indent=1, allow_nan=False), encoding="utf-8")
     for name, part in parts.items():
-        (folder / MODELS / name).mkdir(parents=True)
-        _write(part, folder / MODELS / name, sites)
+        (folder / MODELS / file_name(name)).mkdir(parents=True)
+        _write(part, folder / MODELS / file_name(name), sites)
     if own:
         (folder / SITES).mkdir()
     for name, arrays in own.items():
@@ -298,7 +297,7 @@ def _empty(told: Mapping[str, Any]) -> Any:
     name = told["estimator"]
     family = getattr(import_module(ESTIMATORS[name]), name)
     parameters = {n: decode(v) for n, v in told["parameters"].items()}
-    unknown = set(parameters) - set(family._parameters())
+    unknown = set(parameters) - set(family._get_param_names())
     if unknown:
         raise ModelError(f"{name} has no parameter {', '.join(sorted(unknown))} in this fedkin")
     return family(**parameters)
@@ -313,9 +312,12 @@ def _restored(
         raise ModelError(f"unknown attribute {sorted(strange)[0]!r}")
     for name, value in attributes.items():
         setattr(model, name, value)
+    model._sites_here = frozenset(own)
     model._take_words(decode(told["words"]))
     if told["run"] is not None:
         _restore_run(model, told["run"], shared, own)
+    else:
+        model._take_at_sites(_own_arrays(own))
     for name, value in attributes.items():
         setattr(model, name, value)
     for name, arrays in own.items():
@@ -341,16 +343,19 @@ def _restore_run(
     settings = type(model)._settings.from_mapping(
         {n: decode(v) for n, v in told["settings"].items()}
     )
-    model._take_at_sites(
-        {
-            name: {n.removeprefix(OWN): a for n, a in arrays.items() if n.startswith(OWN)}
-            for name, arrays in own.items()
-        }
-    )
+    model._take_at_sites(_own_arrays(own))
     if told["rows"] is not None:
         model._take_rows(_rows(told["rows"], names, own))
     model._elsewhere = frozenset(_elsewhere(told, names, own))
     model._keep(run, settings)
+
+
+def _own_arrays(own: Mapping[str, Mapping[str, Array]]) -> dict[str, dict[str, Array]]:
+    """What subclasses keep at sites besides memory and rows."""
+    return {
+        name: {n.removeprefix(OWN): a for n, a in arrays.items() if n.startswith(OWN)}
+        for name, arrays in own.items()
+    }
 
 
 def _elsewhere(

@@ -24,6 +24,7 @@ SMALL = {
     "FedAvgNetwork": {"depth": 1, "max_rounds": 5},
     "FedGrEM": {"max_rounds": 5},
 }
+SMALL["Best"] = {"folds": 2}
 NEW = "newcomer"
 
 
@@ -39,7 +40,7 @@ def rows():
 def made(name):
     family = getattr(fedkin, name)
     taken = {**SMALL.get(name, {}), "random_state": 0}
-    return family(**{k: v for k, v in taken.items() if k in family._parameters()})
+    return family(**{k: v for k, v in taken.items() if k in family._get_param_names()})
 
 
 def answers(model, X, sites):
@@ -190,3 +191,35 @@ def test_a_model_may_be_written_over_but_nothing_else(rows, tmp_path):
     FMLR(1).fit(data).save(tmp_path / "model")
     ODCL(1).fit(data).save(tmp_path / "model")
     assert type(fedkin.load(tmp_path / "model")).__name__ == "ODCL"
+
+
+@pytest.mark.parametrize("target", ["number", "classes", "rows"])
+def test_ways_and_weights_of_best_come_back(target, rows, tmp_path):
+    X, y, sites = rows
+    y = {"number": y, "classes": np.where(y > 0, "up", "down"), "rows": None}[target]
+    more = {"n_components": 2} if target == "rows" else {}
+    model = fedkin.Best(target=target, folds=2, random_state=0, **more)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(X, y, groups=sites)
+    place = model.save(tmp_path / "best")
+    again = fedkin.load(place)
+    where = np.where(np.arange(len(X)) % 5 == 0, "a new site", sites.astype(object))
+    assert again.predict(X, where).tolist() == model.predict(X, where).tolist()
+    assert str(again.summary()) == str(model.summary())
+    # Without the sites' parts nobody is predicted by a model of its own.
+    shared = fedkin.load(place, sites=False)
+    assert not shared._fits[0].serves(tuple(shared.client_names_)).any()
+    assert len(shared.predict(X, where)) == len(X)
+
+
+def test_best_predicts_a_shuffled_federation_in_the_order_of_its_table(rows):
+    X, y, sites = rows
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = fedkin.Best(folds=2, random_state=0).fit(Federation.from_groups(X, sites, y))
+    data = Federation.from_groups(X, sites, y)
+    np.testing.assert_allclose(model.predict(data), model.predict(X, sites), rtol=1e-12)
+    density = model.log_predictive_density(data)
+    np.testing.assert_allclose(density, model.log_predictive_density(X, y, sites), rtol=1e-9)
+    assert np.corrcoef(model.predict(data), y)[0, 1] > 0.9

@@ -118,6 +118,7 @@ class FederatedEstimator(BaseEstimator):
         "_adapted",
         "_newcomers",
         "_elsewhere",
+        "_sites_here",
     )
     """Attributes of a fit that are nobody else's business."""
     _kept_attributes: ClassVar[tuple[str, ...]] = (
@@ -127,12 +128,16 @@ class FederatedEstimator(BaseEstimator):
         "odd_sites_",
     )
     """Fitted attributes that do not follow from the result."""
+    _not_kept: ClassVar[tuple[str, ...]] = ("engine",)
+    """Parameters that are no part of a model in files."""
     _adapts_by_rows: ClassVar[bool] = False
     """Whether `adapt` needs the rows themselves, also when the model is read from its files."""
     _data: Federation | None = None
     """Rows from which predictions are made, where an estimator keeps them."""
     _elsewhere: frozenset[str] = frozenset()
     """Sites of the fit whose own part was not among the files the model was read from."""
+    _sites_here: frozenset[str] | None = None
+    """Sites whose own part was; None if the model was not read from files."""
     _words: ClassVar[Mapping[str, str]] = SHARED_WORDS
     """What docstrings of subclasses need not repeat (`fedkin.estimators.words`)."""
 
@@ -358,7 +363,8 @@ class FederatedEstimator(BaseEstimator):
         """
         if isinstance(X, Federation):
             brings_its_own(y, groups)
-            return self._with_columns_of_the_fit(X), X.given_order
+            # What is asked of it comes in its own order; the caller puts it in the table's.
+            return replace(self._with_columns_of_the_fit(X), of_table=False), X.given_order
         rows, sites = self._rows_and_sites(X, groups)
         if y is not None:
             y = np.asarray(y, dtype=np.float64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from sklearn.utils import ClassifierTags, RegressorTags, check_random_state
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from fedkin.estimators import best_files
 from fedkin.estimators.base import FederatedEstimator
 from fedkin.estimators.candidates import ONE, Fitted, checked, stays_alone, usual
 from fedkin.estimators.mixed_classes import encoded
@@ -117,7 +119,8 @@ class Best(FederatedEstimator):
     'by degrees'
     """
 
-    _private = (*FederatedEstimator._private, "_stack", "_codes")
+    _private = (*FederatedEstimator._private, "_stack", "_codes", "_fits")
+    _not_kept = ("engine", "candidates")
 
     def __init__(
         self,
@@ -184,7 +187,8 @@ class Best(FederatedEstimator):
             y = None
         federation = self._federation(X, y, groups)
         assert federation is not None
-        return federation
+        # Ways are asked for rows in the order in which the federation holds them.
+        return replace(federation, of_table=False)
 
     def _candidates_for(self, data: Federation, seed: int) -> dict[str, Any]:
         if self.candidates is not None:
@@ -252,6 +256,27 @@ class Best(FederatedEstimator):
             total.bytes_up_by_field["sums of products"] = 8 * m * (width * (width + 1) // 2 + 1)
         self.traffic_, self.n_rounds_ = total, total.rounds
         self.refusals_, self.dropped_ = (), ()
+
+    # ------------------------------------------------------------ files
+
+    def _kept_models(self) -> dict[str, Any]:
+        return best_files.models_of(self)
+
+    def _kept_words(self) -> dict[str, Any]:
+        return best_files.words_of(self)
+
+    def _kept_at_sites(self) -> dict[str, dict[str, Any]]:
+        return best_files.parts_of(self)
+
+    def _take_models(self, models) -> None:
+        self._read_models = dict(models)
+
+    def _take_words(self, words) -> None:
+        self._read_words = words
+
+    def _take_at_sites(self, parts) -> None:
+        words = self.__dict__.pop("_read_words")
+        best_files.take(self, words, self.__dict__.pop("_read_models", {}), parts)
 
     # ------------------------------------------------------------ use
 

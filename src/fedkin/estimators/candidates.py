@@ -136,6 +136,18 @@ class Fitted:
         self._places = {n: k for k, n in enumerate(train.names)}
         self._spread = spread_of(model, train)
 
+    @classmethod
+    def again(
+        cls, name: str, model: Any, names: tuple[str, ...], known: set[str], spread: Any
+    ) -> Fitted:
+        """The same from what was kept of it."""
+        made = object.__new__(cls)
+        made.name, made.model = name, model
+        made.own_only = stays_alone(name, model)
+        made._known, made._spread = known, spread
+        made._places = {n: k for k, n in enumerate(names)}
+        return made
+
     def serves(self, names: tuple[str, ...]) -> np.ndarray:
         """Whether it has an answer at each of the sites; alone has none where it has not been."""
         if not self.own_only:

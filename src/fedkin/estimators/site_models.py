@@ -42,8 +42,36 @@ class PlainRegression(BaseEstimator):
         statistics = packed_statistics(federation, self.fit_intercept).T
         if self.pooled:
             statistics = statistics.sum(axis=0, keepdims=True)
+        return self._from_sums(statistics, federation.names)
+
+    def _from_sums(self, statistics: np.ndarray, names: Any):
+        self._statistics = statistics
         self._fits = fit_ridges(statistics, self.fit_intercept)
-        self._places = {name: k for k, name in enumerate(federation.names)}
+        self._places = {name: k for k, name in enumerate(names)}
+        return self
+
+    def shared_part(self) -> Any:
+        """Sums of all rows, if one model serves all; else the sites' names."""
+        return self._statistics if self.pooled else list(self._places)
+
+    def site_parts(self) -> dict[str, dict[str, np.ndarray]]:
+        """Sums of every site's rows, by site, where each has its own model."""
+        if self.pooled:
+            return {}
+        return {name: {"sums": self._statistics[k]} for name, k in self._places.items()}
+
+    def restored(self, shared: Any, own: Any):
+        """The fit again from `shared_part` and `site_parts`, of those sites that are here."""
+        if self.pooled:
+            return self._from_sums(np.asarray(shared), ())
+        # The sums of a site that is not here are stand-ins: it is not asked.
+        known = [name for name in shared if name in own]
+        if not known:
+            self._places = {}
+            return self
+        sums = [own.get(name, own[known[0]])["sums"] for name in shared]
+        self._from_sums(np.stack(sums), shared)
+        self._places = {name: k for name, k in self._places.items() if name in own}
         return self
 
     def predict(self, clients: Federation, return_std: bool = False) -> Any:
@@ -87,6 +115,27 @@ class PlainClasses(BaseEstimator):
         self._unseen = dict(zip(parts.names, 1.0 / (parts.sizes + 1.0)))
         return self
 
+    def shared_part(self) -> Any:
+        """The classes, and the model if one serves all."""
+        return [self.classes_, self._kept() if self.pooled else {}]
+
+    def site_parts(self) -> dict[str, dict[str, np.ndarray]]:
+        """Every site's model in numbers, by site, where each has its own."""
+        return {} if self.pooled else self._kept()
+
+    def _kept(self) -> dict[str, dict[str, np.ndarray]]:
+        return {
+            name: {**_numbers_of(model), "unseen": np.array(self._unseen[name])}
+            for name, model in self._models.items()
+        }
+
+    def restored(self, shared: Any, own: Any):
+        """The fit again from `shared_part` and `site_parts`, of those sites that are here."""
+        self.classes_, kept = shared[0], shared[1] if self.pooled else own
+        self._models = {name: _from_numbers(arrays) for name, arrays in kept.items()}
+        self._unseen = {name: float(arrays["unseen"]) for name, arrays in kept.items()}
+        return self
+
     def predict_proba(self, clients: Federation) -> np.ndarray:
         """Probability of every class, (n, C)."""
         whole = clients.pooled() if self.pooled else clients
@@ -125,3 +174,36 @@ def _chosen(X: np.ndarray, y: np.ndarray) -> Any:
         if folds > 1:
             model = LogisticRegressionCV(Cs=STRENGTHS, cv=folds, scoring="neg_log_loss", **settings)
         return make_pipeline(StandardScaler(), model).fit(X, y)
+
+
+def _numbers_of(model: Any) -> dict[str, np.ndarray]:
+    """A fit of `_chosen` in numbers."""
+    if not hasattr(model, "steps"):
+        return {"classes": model.classes_}
+    scaler, regression = model[0], model[-1]
+    return {
+        "classes": regression.classes_,
+        "coef": regression.coef_,
+        "intercept": regression.intercept_,
+        "mean": scaler.mean_,
+        "scale": scaler.scale_,
+    }
+
+
+def _from_numbers(arrays: Any) -> Any:
+    """The inverse of `_numbers_of`: predicts as the fit did."""
+    from sklearn.dummy import DummyClassifier
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    classes = arrays["classes"]
+    if "coef" not in arrays:
+        return DummyClassifier(strategy="prior").fit(np.zeros((len(classes), 1)), classes)
+    scaler, regression = StandardScaler(), LogisticRegression(max_iter=200)
+    scaler.mean_, scaler.scale_ = arrays["mean"], arrays["scale"]
+    scaler.var_, scaler.n_features_in_ = arrays["scale"] ** 2, len(arrays["mean"])
+    scaler.n_samples_seen_ = 1
+    regression.classes_, regression.coef_ = classes, arrays["coef"]
+    regression.intercept_, regression.n_features_in_ = arrays["intercept"], len(arrays["mean"])
+    return make_pipeline(scaler, regression)
