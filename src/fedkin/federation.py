@@ -120,8 +120,8 @@ class Federation:
     """How much each row counts, all above zero; None if all count the same (`with_weights`)."""
     encoding: Encoding | None = field(default=None, repr=False)
     """How words and dates of a table became numbers (`from_frame`)."""
-    of_table: bool = field(default=False, repr=False)
-    """Whether these are all rows of one table, and not a part."""
+    of_table: int = field(default=0, repr=False)
+    """How many rows it has if it was made from one table; a part has fewer, or says 0."""
 
     # ---------------------------------------------------------------- constructors
 
@@ -155,7 +155,7 @@ class Federation:
             features,
             None if y is None else (target_name or getattr(y, "name", None) or "y"),
             rows,
-            of_table=True,
+            of_table=len(table),
         )
 
     @classmethod
@@ -326,7 +326,7 @@ class Federation:
         features: tuple[str, ...],
         target_name: str | None,
         rows: Indices | None = None,
-        of_table: bool = False,
+        of_table: int = 0,
     ) -> Federation:
         made = cls(
             np.ascontiguousarray(X),
@@ -378,7 +378,8 @@ class Federation:
         `from_frame`) in that of the table, so that predictions can be put beside it; any other,
         such as a part from `split`, in its own, that of `X` and `y`.
         """
-        return np.argsort(self.rows, kind="stable") if self.of_table else np.arange(len(self.X))
+        whole = len(self.X) > 0 and self.of_table == len(self.X)
+        return np.argsort(self.rows, kind="stable") if whole else np.arange(len(self.X))
 
     def __len__(self) -> int:
         return self.n_clients

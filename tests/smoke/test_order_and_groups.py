@@ -117,3 +117,23 @@ def test_with_routing_on_scikit_learn_hands_groups_on_without_requests(shuffled)
             cv=list(RowsWithinSites(3).split(X, groups=sites)),
         ).fit(X, y, groups=sites)
     assert scores.min() > 0.99 and search.best_params_ == {"fmlr__n_components": 6}
+
+
+def test_a_comparison_does_not_hang_on_the_order_of_the_table(shuffled):
+    from fedkin.inference import benefit
+
+    X, y, sites = shuffled
+    order = np.argsort(sites, kind="stable")
+    tables = (Federation.from_groups(X[k], sites[k], y[k]) for k in (np.arange(120), order))
+    one, other = (benefit(LocalERM(), t, folds=3, new_sites=False) for t in tables)
+    np.testing.assert_allclose(one.gain, other.gain, rtol=1e-9, atol=1e-9)
+
+
+def test_conformal_intervals_are_those_of_the_rows_sites(shuffled):
+    from fedkin.inference import conformalize
+
+    X, y, sites = shuffled
+    data = Federation.from_groups(X, sites, y)
+    found = conformalize(LocalERM(), data, folds=3, method="exact", level=0.8)
+    for one, other in zip(found.predict_interval(data), found.predict_interval(X, sites)):
+        np.testing.assert_allclose(one, other, rtol=1e-12)

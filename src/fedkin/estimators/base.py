@@ -364,7 +364,7 @@ class FederatedEstimator(BaseEstimator):
         if isinstance(X, Federation):
             brings_its_own(y, groups)
             # What is asked of it comes in its own order; the caller puts it in the table's.
-            return replace(self._with_columns_of_the_fit(X), of_table=False), X.given_order
+            return replace(self._with_columns_of_the_fit(X), of_table=0), X.given_order
         rows, sites = self._rows_and_sites(X, groups)
         if y is not None:
             y = np.asarray(y, dtype=np.float64)

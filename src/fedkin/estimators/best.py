@@ -188,7 +188,7 @@ class Best(FederatedEstimator):
         federation = self._federation(X, y, groups)
         assert federation is not None
         # Ways are asked for rows in the order in which the federation holds them.
-        return replace(federation, of_table=False)
+        return replace(federation, of_table=0)
 
     def _candidates_for(self, data: Federation, seed: int) -> dict[str, Any]:
         if self.candidates is not None:

@@ -71,7 +71,7 @@ class Conformal:
 
     def _sites(self, X: Any, groups: Any) -> Any:
         if isinstance(X, Federation):
-            return np.array(X.names, dtype=object)[X.owner]
+            return X.groups[X.given_order]
         return self.estimator._site_of_each(len(X), groups)
 
 

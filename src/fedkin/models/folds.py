@@ -57,4 +57,5 @@ def rows_where(federation: Federation, kept: Bools) -> Federation:
         offsets=offsets,
         rows=federation.rows[kept] if len(federation.rows) else federation.rows,
         weights=None if federation.weights is None else federation.weights[kept],
+        of_table=0,
     )
