@@ -59,7 +59,7 @@ CASES = {
     "degrees without kinds": (1, True),
     "2 kinds without degrees": (2, False),
 }
-PAPER = "data of the paper"
+AS_THE_PAPER = "data of the paper"
 
 
 def found(seed: int, case: str) -> list[dict[str, Any]]:
@@ -68,7 +68,7 @@ def found(seed: int, case: str) -> list[dict[str, Any]]:
     from fedkin.datasets import make_regression_groups
     from fedkin.datasets.fmlr import PAPER_COEF
 
-    if case == PAPER:
+    if case == AS_THE_PAPER:
         made = make_regression_groups(100, 20, PAPER_COEF[3], random_state=[71, seed])
         model = FMLR(fit_intercept=False, random_state=seed).fit(made.federation)
         kinds, departs, truth = 3, False, made.labels
@@ -98,7 +98,7 @@ def found_promises(results: Results) -> list[Promise]:
             results.estimate("all right", case=case).mean,
             0.95,
         )
-        for case in (*CASES, PAPER)
+        for case in (*CASES, AS_THE_PAPER)
     ]
 
 
@@ -322,9 +322,9 @@ STUDIES = (
         promises=found_promises,
         by=("case",),
         measures=FOUND,
-        full=Size(cells(case=(*CASES, PAPER)), 20),
-        quick=Size(cells(case=(*CASES, PAPER)), 3),
-        toy=Size(cells(case=("2 kinds with degrees", PAPER)), 1),
+        full=Size(cells(case=(*CASES, AS_THE_PAPER)), 20),
+        quick=Size(cells(case=(*CASES, AS_THE_PAPER)), 3),
+        toy=Size(cells(case=("2 kinds with degrees", AS_THE_PAPER)), 1),
     ),
     Study(
         name="fmlr-noise-of-sites",
