@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 from fedkin import ODCL, OracleAveraging
 from fedkin.algorithms import algorithm
 from fedkin.algorithms.odcl import question
-from fedkin.algorithms.odcl import question
 from fedkin.cli import app
 from fedkin.datasets import make_logistic_groups, make_sparse_regressions, spoil_sites
 from fedkin.engines.files import ReplyFiles, read_reply, write_reply
