@@ -60,7 +60,7 @@ def rows(effort: Effort) -> Iterator[Row]:
 
     def ours():
         made = {"n_clusters": k, "clustering": "kmeans", "fit_intercept": False}
-        return ODCL(**made, random_state=0).fit(data)
+        return ODCL(**made, aggregate="mean", send="model", random_state=0).fit(data)
 
     peers = {
         "scikit-learn LinearRegression, KMeans": lambda: by_sklearn(data, k),

@@ -257,12 +257,15 @@ def _promises_in_short(promised: Sequence[tuple[Study, Promise]]) -> list[str]:
     verdicts = [promise.verdict for _, promise in promised]
     counts = {w: verdicts.count(w) for w in ("holds", "FAILS", "not run", "withdrawn")}
     told = ", ".join(f"{counts[word]} {PLURAL[word]}" for word in PLURAL if counts[word])
-    open_ = [(study, promise) for study, promise in promised if promise.verdict != "holds"]
+    said = ("holds", "not run")
+    open_ = [(study, promise) for study, promise in promised if promise.verdict not in said]
+    waiting = dict.fromkeys(study.name for study, p in promised if p.verdict == "not run")
+    later = f" Not run yet at full size: {', '.join(waiting)}." if waiting else ""
     parts = [
         "## What we promise",
         f"Of [{len(promised)} promises](promises.md) about our own methods {told} "
         "(`make accept` runs them and exits with 1 if one fails; `python -m reproduction accept "
-        "--kept` judges the rows that are here).",
+        f"--kept` judges the rows that are here).{later}",
     ]
     return [*parts, _promise_grid(open_)] if open_ else parts
 

@@ -26,7 +26,7 @@ class Drawn(NamedTuple):
     kind: np.ndarray
 
 
-def draw(
+def drawn_sites(
     rng: np.random.Generator,
     m: int,
     n: int,
@@ -59,7 +59,7 @@ CASES = {
     "degrees without kinds": (1, True),
     "2 kinds without degrees": (2, False),
 }
-PAPER = "data of the paper"
+AS_THE_PAPER = "data of the paper"
 
 
 def found(seed: int, case: str) -> list[dict[str, Any]]:
@@ -68,13 +68,13 @@ def found(seed: int, case: str) -> list[dict[str, Any]]:
     from fedkin.datasets import make_regression_groups
     from fedkin.datasets.fmlr import PAPER_COEF
 
-    if case == PAPER:
+    if case == AS_THE_PAPER:
         made = make_regression_groups(100, 20, PAPER_COEF[3], random_state=[71, seed])
         model = FMLR(fit_intercept=False, random_state=seed).fit(made.federation)
         kinds, departs, truth = 3, False, made.labels
     else:
         kinds, departs = CASES[case]
-        drawn = draw(np.random.default_rng([72, seed, kinds]), 100, 20, kinds, departs)
+        drawn = drawn_sites(np.random.default_rng([72, seed, kinds]), 100, 20, kinds, departs)
         model = FMLR(random_state=seed).fit(drawn.X, drawn.y, groups=drawn.site)
         truth = drawn.kind
     spread = np.sqrt(np.diag(model.random_covariance_))
@@ -98,7 +98,7 @@ def found_promises(results: Results) -> list[Promise]:
             results.estimate("all right", case=case).mean,
             0.95,
         )
-        for case in (*CASES, PAPER)
+        for case in (*CASES, AS_THE_PAPER)
     ]
 
 
@@ -113,7 +113,7 @@ def noises(seed: int, sites: int, fitted: str) -> list[dict[str, Any]]:
 
     rng = np.random.default_rng([73, seed, sites])
     noise = np.exp(rng.uniform(np.log(0.06), np.log(6.0), size=sites))
-    drawn = draw(rng, sites, 20, 2, False, noise)
+    drawn = drawn_sites(rng, sites, 20, 2, False, noise)
     model = FMLR(robust=fitted == ROBUST, random_state=seed)
     model.fit(drawn.X, drawn.y, groups=drawn.site)
     return [
@@ -177,10 +177,10 @@ def coverage(seed: int, case: str, sites: int, rows: int) -> list[dict[str, Any]
     def noise(m: int) -> np.ndarray:
         return np.asarray(np.exp(rng.uniform(-0.5, 0.5, size=m) * np.log(ratio)))
 
-    drawn = draw(rng, sites, rows + ahead, kinds, departs, noise(sites))
+    drawn = drawn_sites(rng, sites, rows + ahead, kinds, departs, noise(sites))
     seen = np.tile(np.arange(rows + ahead) < rows, sites)
     model = FMLR(random_state=seed).fit(drawn.X[seen], drawn.y[seen], groups=drawn.site[seen])
-    other = draw(rng, new, ahead, kinds, departs, noise(new))
+    other = drawn_sites(rng, new, ahead, kinds, departs, noise(new))
 
     def share(X: np.ndarray, y: np.ndarray, groups: Any) -> float:
         _, ends = model.predict(X, groups, level=LEVEL)
@@ -322,9 +322,9 @@ STUDIES = (
         promises=found_promises,
         by=("case",),
         measures=FOUND,
-        full=Size(cells(case=(*CASES, PAPER)), 20),
-        quick=Size(cells(case=(*CASES, PAPER)), 3),
-        toy=Size(cells(case=("2 kinds with degrees", PAPER)), 1),
+        full=Size(cells(case=(*CASES, AS_THE_PAPER)), 20),
+        quick=Size(cells(case=(*CASES, AS_THE_PAPER)), 3),
+        toy=Size(cells(case=("2 kinds with degrees", AS_THE_PAPER)), 1),
     ),
     Study(
         name="fmlr-noise-of-sites",

@@ -22,7 +22,7 @@ from reproduction.study import Check, Claim, Promise, Results, Size, Study, cell
 CLOSE = 1e-3
 MOST_ROUNDS = 25
 # Points of quadrature, what is printed, and where.
-PRINTED = {
+PUBLISHED = {
     "cbpp, Laplace": (
         "lme4",
         {
@@ -87,7 +87,7 @@ def published(seed: int, fit: str) -> list[dict[str, Any]]:
             "away": abs(ours[name] - number),
             "rounds": model.n_rounds_,
         }
-        for name, number in PRINTED[fit][1].items()
+        for name, number in PUBLISHED[fit][1].items()
     ]
 
 
@@ -132,7 +132,7 @@ def melanoma() -> tuple[Any, tuple[str, ...]]:
 def claims(results: Results) -> list[Claim]:
     """Every printed number beside ours."""
     found = []
-    for fit, (source, printed) in PRINTED.items():
+    for fit, (source, printed) in PUBLISHED.items():
         for name, number in printed.items():
             ours = results.where(fit=fit, quantity=name).estimate("ours")
             shown = f"{ours.mean:.8g}" if ours.n else "not run"
@@ -152,7 +152,7 @@ def published_checks(results: Results) -> list[Check]:
 def published_promises(results: Results) -> list[Promise]:
     """Printed numbers to 1e-3, in at most 25 rounds."""
     found = []
-    for fit in PRINTED:
+    for fit in PUBLISHED:
         run = results.where(fit=fit)
         away, rounds = run.column("away"), run.column("rounds")
         words = f"{fit}: largest distance from a printed number"
@@ -268,8 +268,8 @@ STUDIES = (
         promises=published_promises,
         by=("fit",),
         measures=("away", "rounds"),
-        full=Size(cells(fit=tuple(PRINTED)), 1),
-        quick=Size(cells(fit=tuple(PRINTED)), 1),
+        full=Size(cells(fit=tuple(PUBLISHED)), 1),
+        quick=Size(cells(fit=tuple(PUBLISHED)), 1),
         toy=Size(cells(fit=("cbpp, Laplace",)), 1),
         needs=(tables_are_here,),
     ),

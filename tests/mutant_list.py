@@ -25,7 +25,7 @@ MUTANTS = (
     Mutant(
         "gate without the negative side of the bound",
         "protocol/gate.py",
-        "array.max() <= declared.bound and array.min() >= -declared.bound",
+        "array.max() <= declared.bound and array.min() >= declared.lowest",
         "array.max() <= declared.bound",
         PROTOCOL,
     ),
@@ -39,8 +39,8 @@ MUTANTS = (
     Mutant(
         "misses counted in total instead of running",
         "engines/driver.py",
-        "self.misses.get(k, 0) + 1 if late else 0",
-        "self.misses.get(k, 0) + late",
+        "self.misses.get(k, 0) + 1 if missed else 0",
+        "self.misses.get(k, 0) + missed",
         PROTOCOL,
     ),
     Mutant(
@@ -259,7 +259,7 @@ MUTANTS = (
     # shrinkage
     Mutant(
         "outlier score of another width",
-        "shrinkage/__init__.py",
+        "shrinkage/outlier.py",
         "2.0 / (9.0 * some)",
         "2.0 / (3.0 * some)",
         ("tests/maths/test_shrinkage.py::test_honest_sites_score_about_standard_normal",),
@@ -274,8 +274,8 @@ MUTANTS = (
     Mutant(
         "prior odds m instead of m squared",
         "shrinkage/spread.py",
-        "np.square(np.asarray(n_sites, dtype=float))",
-        "np.asarray(n_sites, dtype=float)",
+        "np.square(np.asarray(n_estimates, dtype=float))",
+        "np.asarray(n_estimates, dtype=float)",
         (
             "tests/maths/test_shrinkage.py::test_the_refined_spread_is_closer_to_the_truth_than_the_median",
         ),
@@ -417,8 +417,8 @@ MUTANTS = (
     Mutant(
         "cloud's deviations without the root",
         "models/gp_uncertainty.py",
-        "WIDER / np.sqrt(np.maximum(values, spread**-2))",
-        "WIDER / np.maximum(values, spread**-2)",
+        "WIDER / np.sqrt(np.maximum(values, least))",
+        "WIDER / np.maximum(values, least)",
         (
             "tests/maths/models/test_gp_uncertainty.py::test_moments_of_one_parameter_equal_those_on_a_grid",
         ),

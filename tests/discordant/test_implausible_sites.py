@@ -121,18 +121,12 @@ def test_impossible_statistics_cost_their_site_only(lie, robust):
         ("weighted_sums", "sums", put(np.s_[..., -1], 1e9)),
         ("weighted_sums", "sums", put(np.s_[..., -2], -1e9)),
         ("weighted_sums", "sums", put(np.s_[:, 0], 0.0)),
-        ("weighted_sums", "counts", put(np.s_[...], -0.5)),
         ("weighted_sums", "counts", put(np.s_[...], 1.0)),
     ],
     ids=lambda part: part if isinstance(part, str) else part.__name__,
 )
 def test_impossible_replies_in_any_round_cost_their_site_only(step, field, lie):
     check(fit_with_liar(step, field, lie, share="sums"), without_liar(share="sums"))
-
-
-def test_an_impossible_last_reply_is_noticed_too():
-    fitted = fit_with_liar("settle", "rows", put(np.s_[...], -3.0), n_components=3, share="sums")
-    assert np.isnan(fitted._result.site_loglik[list(fitted.client_names_).index(LIAR)])
 
 
 def test_when_nobody_is_possible_the_run_says_so():

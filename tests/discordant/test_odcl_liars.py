@@ -40,7 +40,6 @@ class WithLiar:
 @pytest.mark.parametrize(
     ("field", "lie", "how"),
     [
-        ("rows", lambda rows: -rows, {}),
         ("rows", lambda rows: rows * 1e13, {"aggregate": "size", "n_clusters": 4}),
         ("statistics", lambda s: -s, {}),
         ("covariance", lambda c: -c, {"send": "covariance"}),
@@ -59,6 +58,13 @@ def test_a_liar_is_left_out_and_named(field, lie, how):
     alone = ODCL(refine_rounds=1, **plain).fit(GROUPS.federation.take(others))
     np.testing.assert_allclose(fitted.coef_[others], alone.coef_, rtol=1e-9)
     assert np.isfinite(fitted.coef_[7]).all()
+
+
+def test_fewer_rows_than_none_are_refused_at_the_gate():
+    engine = WithLiar("rows", lambda rows: -rows)
+    with pytest.warns(UserWarning, match=f"'{LIAR}': a value that cannot be in 'rows'"):
+        fitted = ODCL(fit_intercept=False, random_state=0, engine=engine).fit(GROUPS.federation)
+    assert list(fitted.missing_sites_) == [LIAR]
 
 
 @pytest.mark.parametrize("choice", [99.0, -1.0, 0.5])

@@ -146,7 +146,7 @@ def test_files_and_a_resumed_journal_give_the_fit_in_process(tmp_path):
     data, settings = ragged(), MixedModelSettings()
     paths = [tmp_path / f"{name}.npz" for name in data.names]
     for k, path in enumerate(paths):
-        write_reply(path, MIXED_MODEL, Ask("statistics"), data.take([k]), settings)
+        write_reply(path, MIXED_MODEL, Ask("statistics"), data.take([k]), settings, disclosure=None)
     whole = MixedModel().fit(data)
     assert_same_fit(MixedModel(engine=ReplyFiles.read(paths)).fit(), whole)
     kept = MixedModel(engine=InProcess(journal=tmp_path / "run", block_size=2)).fit(data)

@@ -35,6 +35,10 @@ def truth_of(groups):
     return {"given_clusters": "true", "true_labels": groups.labels}
 
 
+def known(groups):
+    return {"given_clusters": "true", "true_labels": groups.labels}
+
+
 def own_fits(groups):
     clients = (groups.federation.client(k) for k in range(len(groups.federation)))
     return np.array([np.linalg.lstsq(X, y, rcond=None)[0] for X, y in clients])

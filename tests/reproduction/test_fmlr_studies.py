@@ -20,6 +20,7 @@ FIGURES = tuple(PLANS)
         "fmlr-spoilt-sites",
         "fmlr-kinds-and-degrees",
         "fmlr-noise-of-sites",
+        "fmlr-intervals",
         "fmlr-real-sites",
     ],
 )

@@ -56,7 +56,8 @@ def moments(clients, cache, settings, common, personal, memory, keys):
     owner, m = clients.owner, len(clients)
 
     def sums(values):
-        columns = [np.bincount(owner, column, minlength=m) for column in values.T]
+        # Of no rows at all NumPy counts in whole numbers.
+        columns = [np.bincount(owner, column, minlength=m).astype(float) for column in values.T]
         return np.stack(columns, axis=1) if columns else np.zeros((m, 0))
 
     last = np.zeros(m)
@@ -117,7 +118,7 @@ def judge(clients, cache, settings, common, personal, memory, keys):
             left = np.diagonal(inverse, axis1=1, axis2=2).reshape(own.shape)
             determined[who, g] = np.maximum(1.0 - left * precision, 0.0)
     often = np.ones(len(clients.X)) if clients.weights is None else clients.weights
-    counted = np.bincount(clients.owner, often, minlength=len(clients))
+    counted = np.bincount(clients.owner, often, minlength=len(clients)).astype(np.float64)
     reply = {"loss": loss, "counted": counted, "departed": squares, "determined": determined}
     return reply, memory
 

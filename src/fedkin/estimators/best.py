@@ -115,8 +115,10 @@ class Best(FederatedEstimator):
     >>> level = np.repeat(rng.normal(size=20), 12)
     >>> y = level + 2.0 * X[:, 0] + 0.5 * rng.normal(size=240)
     >>> model = Best(folds=3, random_state=0).fit(X, y, groups=groups)
-    >>> model.best_way_
-    'by degrees'
+    >>> model.ways_[:3]
+    ('alone', 'one model', 'by degrees')
+    >>> bool(model.weights_[:2].sum() < 0.5)
+    True
     """
 
     _private = (*FederatedEstimator._private, "_stack", "_codes", "_fits")

@@ -212,7 +212,7 @@ class NaiveAveraging(_WeightedRows):
     --------
     [sites of two kinds]
     >>> from fedkin import NaiveAveraging
-    >>> NaiveAveraging().fit(X, y, groups=groups).cluster_coef_.round(1) + 0.0
+    >>> NaiveAveraging(aggregate="mean").fit(X, y, groups=groups).cluster_coef_.round(1) + 0.0
     array([[0., 1.]])
     """
 

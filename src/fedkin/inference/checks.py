@@ -53,9 +53,12 @@ ID_NAMES = {"id", "index", "row", "rowid", "row_id", "unnamed: 0", "rownames", "
 class CheckWarning(UserWarning):
     """A finding of a check; `code` says which, `finding` has the whole of it."""
 
-    def __init__(self, finding: Finding) -> None:
-        self.code, self.finding = finding.code, finding
-        super().__init__(f"{finding.code} {finding}")
+    def __init__(self, finding: Finding | str) -> None:
+        # From its own words, too: test runners send warnings between processes by their text.
+        words = finding if isinstance(finding, str) else f"{finding.code} {finding}"
+        self.code = words.split(maxsplit=1)[0]
+        self.finding = None if isinstance(finding, str) else finding
+        super().__init__(words)
 
 
 @dataclass(frozen=True)
