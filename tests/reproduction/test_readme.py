@@ -33,7 +33,7 @@ def fedgrem():
         for m in ("FedGrEM, adaptive", "Local-EM")
     )
     worst = found.where(method="FedGrEM, adaptive", h=0.0).column("theta_max")
-    failed = f"{(worst > 3).sum()} of {len(worst)} draws fails to start"
+    failed = f"{(worst > 3).sum()} of {len(worst)} draws fail to start"
     return [short(*mine), f"each site alone {short(min(alone))} to {short(max(alone))}", failed]
 
 
