@@ -12,13 +12,13 @@ from fedkin import FMLR, Federation, MixedModel
 from fedkin.datasets import make_regression_groups
 from fedkin.datasets.fmlr import PAPER_COEF
 from fedkin.engines import InProcess
-from reproduction.fmlr_degrees import DEPARTURES, agreement, draw
+from reproduction.fmlr_degrees import DEPARTURES, agreement, drawn_sites
 
 PRINTED = {"degrees": False, "site_noise": "common"}
 
 
 def drawn(kinds, departs, m=60, n=15, noise=1.0, seed=0):
-    return draw(np.random.default_rng([5, seed]), m, n, kinds, departs, noise)
+    return drawn_sites(np.random.default_rng([5, seed]), m, n, kinds, departs, noise)
 
 
 def fitted(data, **parameters):
@@ -212,7 +212,7 @@ def test_a_site_adapted_to_is_as_one_of_the_fit(both, which):
 def test_intervals_hold_new_rows_at_new_sites_whatever_their_kind(both):
     _, model = both
     rng = np.random.default_rng(99)
-    other = draw(rng, 300, 3, 2, True)
+    other = drawn_sites(rng, 300, 3, 2, True)
     _, ends = model.predict(other.X, "elsewhere", level=0.95)
     held = np.mean((ends[:, 0] <= other.y) & (other.y <= ends[:, 1]))
     assert 0.92 < held < 0.98
