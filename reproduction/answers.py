@@ -50,11 +50,13 @@ class Sites:
     def difference(self, data: Any) -> np.ndarray:
         """Log score of joining less that of staying alone, of fits to the data, by site."""
         from fedkin import MixedModel
-        from fedkin.estimators.ways import row_scores, ways
 
         test = self.draw(TEST_ROWS)
-        both = ways(MixedModel(covariance="isotropic"))
-        found = [row_scores(both[w].fit(data), test, data)["log"] for w in ("joining", "alone")]
+        model = MixedModel(covariance="isotropic")
+        both = model._ways()
+        found = [
+            model._row_scores(both[w].fit(data), test, data)["log"] for w in ("joining", "alone")
+        ]
         return np.asarray((found[0] - found[1]).reshape(len(self.coef), TEST_ROWS).mean(axis=1))
 
 

@@ -67,10 +67,12 @@ class HeldOutResult(Result):
 
 # ------------------------------------------------------------------ what leaves a client
 
-STATISTICS = Field(("F", "q"), "sums of products of features and target, by fold")
+STATISTICS = Field(
+    ("F", "q"), "sums of products of features and target, by fold", reveals="products"
+)
 TOTALS = Field(("F", "S", "W"), "sums of scores of left-out rows, by fold, score and way")
-PRODUCTS = Field(("F", "S", "W", "W"), "sums of products of two ways' scores")
-ROWS = Field(("F",), "rows left out, by fold")
+PRODUCTS = Field(("F", "S", "W", "W"), "second moments of the ways' scores, by fold")
+ROWS = Field(("F",), "rows left out, by fold", least=0.0, reveals="count")
 
 
 # ------------------------------------------------------------------ client functions
