@@ -12,11 +12,16 @@ the fold that was left out: only sums of scores travel.
 
 A joined model travels as coefficients, intercept last, and the quadratic form that gives the
 variance of a target at a row. A site with few rows in some fold sends zeros: it takes no part.
+
+Sums of a fold are about the rows of that fold, and a site's disclosure rules judge every fold as if
+it were all there is. Who knows a site's name and number of rows knows its folds, so that sums over
+folds of many seeds could be solved for every row: a site lets its rows out cut in one way only.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +30,17 @@ from fedkin.arrays import Array, Floats
 from fedkin.models.folds import row_folds, rows_where
 from fedkin.models.least_squares import packed_statistics
 from fedkin.models.ridge_evidence import fit_ridges
-from fedkin.protocol import Algorithm, Ask, Field, Program, Result, Roster, Step, over_roster
+from fedkin.protocol import (
+    Algorithm,
+    Ask,
+    Field,
+    Program,
+    Result,
+    Roster,
+    Step,
+    TracedReply,
+    over_roster,
+)
 from fedkin.settings import Flag, Settings, Whole, setting
 
 # A sum over fewer rows says too much of each of them (DataSHIELD's rule for tables).
@@ -92,7 +107,16 @@ def prepare(clients, settings):
 
 def fold_sums(clients, cache, settings, common, personal, memory, keys):
     """Sums of products by fold."""
-    return {"statistics": cache["sums"].copy()}, memory
+    reply = {"statistics": cache["sums"].copy()}
+    return TracedReply(reply, partial(rows_of_folds, clients, cache, settings, reply)), memory
+
+
+def rows_of_folds(clients, cache, settings, reply):
+    """Which rows are in which fold, (N, F), for every field; none of who takes no part."""
+    fold = row_folds(clients, settings.folds, settings.fold_seed)
+    takes_part = cache["sums"][:, :, -1].sum(axis=1) > 0
+    inside = (fold[:, None] == np.arange(settings.folds)) & takes_part[clients.owner, None]
+    return dict.fromkeys(reply, inside.astype(float))
 
 
 def scores(clients, cache, settings, common, personal, memory, keys):
@@ -123,7 +147,8 @@ def scores(clients, cache, settings, common, personal, memory, keys):
                 for b in range(N_WAYS):
                     both = each[s, a] * each[s, b]
                     products[:, k, s, a, b] = np.bincount(test.owner, both, minlength=m)
-    return {"totals": totals, "products": products, "rows": rows}, memory
+    reply = {"totals": totals, "products": products, "rows": rows}
+    return TracedReply(reply, partial(rows_of_folds, clients, cache, settings, reply)), memory
 
 
 def _normal(test, coef, quadratic, settings):
@@ -159,7 +184,7 @@ def program(roster: Roster, settings: HeldOutSettings) -> Program:
 HELD_OUT = Algorithm(
     name="held_out",
     steps={
-        "sums": Step(fold_sums, {"statistics": STATISTICS}),
+        "sums": Step(fold_sums, {"statistics": STATISTICS}, cuts=True),
         "scores": Step(
             scores,
             {"totals": TOTALS, "products": PRODUCTS, "rows": ROWS},
@@ -168,6 +193,7 @@ HELD_OUT = Algorithm(
                 "coef": Field(("F", "p"), "coefficients of the joined model, by fold"),
                 "quadratic": Field(("F", "p", "p"), "variance of a target at a row, by fold"),
             },
+            cuts=True,
         ),
     },
     program=program,

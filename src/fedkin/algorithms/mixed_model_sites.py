@@ -20,7 +20,7 @@ from fedkin.models.linear_mixed_shared import answers_from
 from fedkin.models.random_covariance import Shape
 from fedkin.models.small_matrices import backward, solve
 from fedkin.models.weighted_rows import log_weights
-from fedkin.protocol import Field, Step
+from fedkin.protocol import Field, Step, TracedReply
 
 # ------------------------------------------------------------------ client functions
 
@@ -61,11 +61,12 @@ def plain(clients, cache, settings, common, personal, memory, keys):
     found = curve(rows, common["points"][0] @ rows.X + rows.offset)
     upper = upper_triangle(len(rows.X))
     products = rows.X[upper[0]] * rows.X[upper[1]]
-    return {
+    reply = {
         "value": rows.sums(found.loglik) + rows.constant,
         "slope": rows.sums(rows.X * (rows.y - found.mean)).T.copy(),
         "information": rows.sums(products * found.weight).T.copy(),
-    }, memory
+    }
+    return TracedReply(reply, lambda: {"information": found.weight}), memory
 
 
 def slopes(clients, cache, settings, common, personal, memory, keys, fields):

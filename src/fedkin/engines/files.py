@@ -66,10 +66,14 @@ def write_reply(
     cache = algorithm.prepare(clients, own)
     keys = KeyRing(clients.names, seed).at(1)
     answer = algorithm.answer(ask, clients, cache, own, None, keys, least_rows=least_rows)
-    site, fault = clients.names[0], answer.faults.get(0)
+    site, fault, arrays = clients.names[0], answer.faults.get(0), answer.arrays
+    step = algorithm.step(ask.step)
     if fault is None and disclosure is not None:
         guard = Guard(disclosure, clients, released=_released(ledger))
-        fault = guard.reply(algorithm.step(ask.step).replies(ask.fields), answer.arrays)
+        behind = None if answer.behind is None else answer.behind()
+        arrays, fault = guard.release(
+            step.replies(ask.fields), arrays, behind, ask.common, step.cuts
+        )
     if fault is not None:
         raise ValueError(f"site {site!r}: nothing was written: {fault}")
     about = {
@@ -79,9 +83,9 @@ def write_reply(
         "features": list(clients.feature_names),
     }
     if ledger is not None:
-        Ledger(ledger).record(algorithm.name, 1, ask.step, [site], answer.arrays)
-    save_arrays(Path(path), {**answer.arrays, _ABOUT: np.array(json.dumps(about))})
-    return ReplyFile(site, algorithm.name, own.to_mapping(), clients.feature_names, answer.arrays)
+        Ledger(ledger).record(algorithm.name, 1, ask.step, [site], arrays)
+    save_arrays(Path(path), {**arrays, _ABOUT: np.array(json.dumps(about))})
+    return ReplyFile(site, algorithm.name, own.to_mapping(), clients.feature_names, arrays)
 
 
 def _released(ledger: str | Path | None) -> Released | None:

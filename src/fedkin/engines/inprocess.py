@@ -367,21 +367,41 @@ class _LocalLink:
         if answer.clean is None:
             return answer
         clients, arrays = answer.clean
-        schema, asked = self.algorithm.step(ask.step).replies(ask.fields), digest(ask)
+        step, asked = self.algorithm.step(ask.step), digest(ask)
+        behind = self._behind(answer)
         found: Faults = {}
+        released: dict[int, Arrays] = {}
         for i, k in enumerate(map(int, clients)):
             own = {name: array[i : i + 1] for name, array in arrays.items()}
+            sent = {**ask.common, **{name: array[k] for name, array in ask.personal.items()}}
             guard = self.guards[k]
-            fault = guard.question(ask.step, asked) or guard.reply(schema, own)
+            fault = guard.question(ask.step, asked)
+            if fault is None:
+                own, fault = guard.release(
+                    step.replies(ask.fields), own, behind.get(k), sent, step.cuts
+                )
+                released[k] = own
             if fault is not None:
                 found[k] = fault
-        if not found:
-            return answer
         faults.update(found)
         here = np.array([int(k) not in found for k in clients])
-        kept = {name: array[here] for name, array in arrays.items()}
+        out = [released[int(k)] for k in clients[here]]
+        kept = {name: np.concatenate([own[name] for own in out]) for name in arrays if out}
         clean = (clients[here], kept) if here.any() else None
-        return replace(answer, clean=clean, faults={**answer.faults, **found})
+        left = {name: np.array(array) for name, array in answer.arrays.items()}
+        place = np.searchsorted(answer.clients, clients[here])
+        for name, array in kept.items():
+            left[name][place] = array
+        return replace(answer, arrays=left, clean=clean, faults={**answer.faults, **found})
+
+    def _behind(self, answer: Answer) -> dict[int, Mapping[str, Any]]:
+        """How much every row counts in the entries, by client."""
+        if answer.behind is None:
+            return {}
+        whole, sizes = answer.behind(), self.federation.sizes[answer.clients]
+        ends = np.cumsum(sizes)
+        rows = {int(k): slice(e - n, e) for k, e, n in zip(answer.clients, ends, sizes)}
+        return {k: _same_once(whole, own) for k, own in rows.items()}
 
     def _write_down(self, number: int, ask: Ask, answers: Sequence[Answer]) -> None:
         """The ledger of what leaves; a reply that the gate withholds for its few rows does not."""
@@ -437,6 +457,12 @@ class _LocalLink:
         keys = self.ring.at(number, None if everyone else who)
         least = self.engine.least_rows
         return self.algorithm.answer(ask, clients, cache, self.settings, memory, keys, who, least)
+
+
+def _same_once(whole: Mapping[str, Any], rows: slice) -> dict[str, Any]:
+    """Some rows of arrays; what is one array under two names stays one."""
+    cut = {id(array): array[rows] for array in whole.values()}
+    return {name: cut[id(array)] for name, array in whole.items()}
 
 
 def _holds(clients: Indices, arrays: Arrays, record: Record) -> bool:

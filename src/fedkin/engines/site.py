@@ -38,7 +38,7 @@ from fedkin.federation import Federation
 from fedkin.privacy.disclosure import DisclosureRules, Guard, Released
 from fedkin.privacy.ledger import Ledger
 from fedkin.privacy.policy import SitePolicy
-from fedkin.protocol import Algorithm, Ask, Fault, Memory, Reason
+from fedkin.protocol import Algorithm, Answer, Ask, Fault, Memory, Reason, Schema
 from fedkin.randomness import KeyRing
 from fedkin.settings import Settings
 
@@ -339,17 +339,25 @@ class SiteHalf:
             self.ring.at(number),
             least_rows=self.least_rows,
         )
-        fault = answer.faults.get(0)
+        fault, arrays = answer.faults.get(0), answer.arrays
         if fault is None and self.guard is not None and not self.policy.dry_run:
-            fault = self.guard.reply(schema, answer.arrays)
+            arrays, fault = self._released(ask, schema, answer)
         if fault is not None:
             return self._withheld(number, ask, fault)
         if self.policy.dry_run:
-            return self._dry_run(number, ask, answer.arrays)
+            return self._dry_run(number, ask, arrays)
         self.memory.offer(number, answer.memory)
-        self.ledger.record(self.run, number, ask.step, self.clients.names, answer.arrays)
+        self.ledger.record(self.run, number, ask.step, self.clients.names, arrays)
         self.deaths.answered()
-        return Departure(answer.arrays)
+        return Departure(arrays)
+
+    def _released(self, ask: Ask, schema: Schema, answer: Answer) -> tuple[Arrays, Fault | None]:
+        """The reply as the rules let it out, or the rule that does not."""
+        assert self.guard is not None
+        behind = None if answer.behind is None else answer.behind()
+        sent = {**ask.common, **{name: array[0] for name, array in ask.personal.items()}}
+        cuts = self.algorithm.step(ask.step).cuts
+        return self.guard.release(schema, answer.arrays, behind, sent, cuts)
 
     def _dry_run(self, number: int, ask: Ask, arrays: Arrays) -> Departure:
         """What would leave is written down beside the ledger; nothing leaves."""

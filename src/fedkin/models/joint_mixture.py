@@ -62,18 +62,33 @@ def log_shares(X: Floats, weights: Floats, shared: Shared) -> Floats:
 
 def expect(X: Floats, y: Floats, weights: Floats, shared: Shared, fit_intercept: bool) -> Sums:
     """The E-step of one site."""
-    rows = np.concatenate([X, np.ones((len(X), int(fit_intercept))), y[:, None]], axis=1)
-    residual = (y[:, None] - rows[:, :-1] @ shared.coef.T) / shared.sigma
-    of_y = -0.5 * (residual**2 + np.log(2 * np.pi)) - np.log(shared.sigma)
-    joint = log_density(X, shared)[:, :, None] + of_y[:, None] + log_weights(weights)
-    total = logsumexp(joint.reshape(len(X), weights.size), axis=1)
-    share = np.exp(joint - total[:, None, None])
+    rows, share, total = _shares(X, y, weights, shared, fit_intercept)
     return Sums(
         share.sum(axis=0),
         share.sum(axis=2).T @ moment_rows(X),
         share.sum(axis=1).T @ _products(rows),
         float(total.sum()),
     )
+
+
+def shares(
+    X: Floats, y: Floats, weights: Floats, shared: Shared, fit_intercept: bool
+) -> tuple[Floats, Floats]:
+    """How much every row belongs to every component of x (n, M) and regression (n, R)."""
+    _, share, _ = _shares(X, y, weights, shared, fit_intercept)
+    return share.sum(axis=2), share.sum(axis=1)
+
+
+def _shares(
+    X: Floats, y: Floats, weights: Floats, shared: Shared, fit_intercept: bool
+) -> tuple[Floats, Floats, Floats]:
+    """Rows (x, [1], y), their probability of every pair (n, M, R), and log density (n,)."""
+    rows = np.concatenate([X, np.ones((len(X), int(fit_intercept))), y[:, None]], axis=1)
+    residual = (y[:, None] - rows[:, :-1] @ shared.coef.T) / shared.sigma
+    of_y = -0.5 * (residual**2 + np.log(2 * np.pi)) - np.log(shared.sigma)
+    joint = log_density(X, shared)[:, :, None] + of_y[:, None] + log_weights(weights)
+    total = logsumexp(joint.reshape(len(X), weights.size), axis=1)
+    return rows, np.exp(joint - total[:, None, None]), total
 
 
 def moment_rows(X: Floats) -> Floats:

@@ -29,6 +29,15 @@ class Block:
     sizes: Indices
     data: Floats
 
+    def drawn(self, keys: Keys, batch_size: int) -> Indices | None:
+        """Places of `batch_size` rows of every client, in order, (k, batch); None for all."""
+        width = self.data.shape[-1]
+        if width <= batch_size:
+            return None
+        lot = keys.take(self.clients).uniform(width)
+        lot[np.arange(width) >= self.sizes[:, None]] = 2.0
+        return np.sort(np.argpartition(lot, batch_size - 1)[:, :batch_size])
+
     def chunks(self, per_row: int) -> Iterator[Chunk]:
         """Pieces for which `per_row` numbers a row stay in cache."""
         width = self.data.shape[-1]
@@ -121,16 +130,23 @@ class RowBlocks:
         """
         blocks = []
         for block in self.blocks:
-            width = block.data.shape[-1]
-            if width <= batch_size:
+            drawn = block.drawn(keys, batch_size)
+            if drawn is None:
                 blocks.append(block)
                 continue
-            lot = keys.take(block.clients).uniform(width)
-            lot[np.arange(width) >= block.sizes[:, None]] = 2.0
-            drawn = np.sort(np.argpartition(lot, batch_size - 1)[:, :batch_size])
             data = np.take_along_axis(block.data, drawn[:, None, :], axis=-1)
             blocks.append(Block(block.clients, np.minimum(block.sizes, batch_size), data))
         return RowBlocks(np.minimum(self.sizes, batch_size), self.centre, tuple(blocks))
+
+    def drawn(self, keys: Keys, batch_size: int) -> Floats:
+        """One for rows that a batch holds, zero for others, (N,)."""
+        inside, first = np.ones(self.sizes.sum()), np.cumsum(self.sizes) - self.sizes
+        for block in self.blocks:
+            drawn = block.drawn(keys, batch_size)
+            for k, client in enumerate(block.clients if drawn is not None else ()):
+                own = inside[first[client] : first[client] + self.sizes[client]]
+                own[:] = np.isin(np.arange(len(own)), drawn[k])
+        return inside
 
     def row_by_row(self, of_chunk: Callable[[Chunk], Floats], n_values: int) -> Floats:
         """Values (N, n_values) of all rows, from those of a chunk (k, n_values, width)."""

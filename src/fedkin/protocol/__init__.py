@@ -18,6 +18,7 @@ from fedkin.protocol.last_replies import LastReplies
 from fedkin.protocol.messages import (
     DEFAULT_BOUND,
     Ask,
+    Behind,
     DrawnSeed,
     Field,
     Memory,
@@ -26,6 +27,7 @@ from fedkin.protocol.messages import (
     Replies,
     Roster,
     Schema,
+    TracedReply,
     over_roster,
 )
 from fedkin.protocol.runs import Refusal, Result, Run, Traffic
@@ -35,6 +37,7 @@ __all__ = [
     "Algorithm",
     "Answer",
     "Ask",
+    "Behind",
     "DrawnSeed",
     "Fault",
     "Field",
@@ -51,6 +54,7 @@ __all__ = [
     "Run",
     "Schema",
     "Step",
+    "TracedReply",
     "Traffic",
     "bind",
     "inspect",

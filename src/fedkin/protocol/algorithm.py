@@ -11,7 +11,16 @@ import numpy as np
 from fedkin.arrays import Arrays, Indices
 from fedkin.federation import Federation
 from fedkin.protocol.gate import Faults, bind, cleaned
-from fedkin.protocol.messages import Ask, Memory, ProtocolError, Replies, Roster, Schema
+from fedkin.protocol.messages import (
+    Ask,
+    Behind,
+    Memory,
+    ProtocolError,
+    Replies,
+    Roster,
+    Schema,
+    TracedReply,
+)
 from fedkin.protocol.runs import Result
 from fedkin.randomness import Keys
 from fedkin.settings import NoSettings, Settings
@@ -33,6 +42,9 @@ class Step:
     common: Schema = field(default_factory=dict)
     personal: Schema = field(default_factory=dict)
     optional: Schema = field(default_factory=dict)
+    cuts: bool = False
+    """Whether the reply is about parts of the rows that are chosen by their places alone. A second
+    cut of the same rows adds equations to the first, and enough of them give every row."""
 
     def replies(self, fields: tuple[str, ...]) -> Schema:
         """The schema of a reply that holds these optional fields, too."""
@@ -53,7 +65,8 @@ class Answer:
     """What came of a question to some clients (positions `clients`).
 
     `arrays` and `memory` have all of the clients as first axis. `faults` tells of those whose reply
-    must not be used or sent; `clean` holds the others', None if there are none.
+    must not be used or sent; `clean` holds the others', None if there are none. `behind` says how
+    much every row counts in the entries, where that is not the same for all.
     """
 
     clients: Indices
@@ -61,6 +74,7 @@ class Answer:
     memory: Memory
     clean: tuple[Indices, Arrays] | None
     faults: Faults
+    behind: Behind | None = None
 
 
 def _nothing(clients: Federation, settings: Any) -> Any:
@@ -118,4 +132,5 @@ class Algorithm:
         who = np.arange(len(clients)) if who is None else who
         faults: Faults = {}
         clean = cleaned(schema, (who, arrays), dims, faults, clients.sizes, least_rows)
-        return Answer(who, arrays, new, clean, faults)
+        behind = arrays.behind if isinstance(arrays, TracedReply) else None
+        return Answer(who, arrays, new, clean, faults, behind)

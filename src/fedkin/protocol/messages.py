@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
-from fedkin.arrays import Array, Arrays, Indices
+from fedkin.arrays import Array, Arrays, Floats, Indices
 
 Memory = dict[str, Array] | None
 Reveals = Literal["nothing", "count", "sums", "products", "model", "fit"]
@@ -20,6 +20,11 @@ products: sums of products of columns, which are two-way tables where columns ar
 parameters fitted to the rows; fit: any other function of them all (likelihoods, slopes).
 """
 Dims = Mapping[str, int]
+Behind = Callable[[], Mapping[str, Floats]]
+"""Tells how much every row counts in the entries of a field, by its name, (N, ...).
+
+N are the rows of all clients that were asked; further axes are the first ones of the field.
+"""
 
 DEFAULT_BOUND = 1e100
 
@@ -50,6 +55,9 @@ class Field:
     """The least value there can be: 0 for what has no sign, 1 for what is counted from one."""
     reveals: Reveals = "fit"
     """What can be learnt from it about rows, which decides the disclosure rules that apply."""
+    empty: float | str | None = None
+    """What stands for an entry with too few rows behind it at a site with rules: a number, or the
+    array of this name that came with the question. None: then the whole reply is withheld."""
 
     @property
     def lowest(self) -> float:
@@ -77,6 +85,17 @@ class Ask:
     who: Indices | None = None
     fraction: float = 1.0
     note: str = ""
+
+
+class TracedReply(dict[str, Array]):
+    """A reply whose function knows how much every row counts in its entries.
+
+    Sums over parts of the rows (folds, groups) are about those rows, and are judged by them.
+    """
+
+    def __init__(self, arrays: Arrays, behind: Behind) -> None:
+        super().__init__(arrays)
+        self.behind = behind
 
 
 @dataclass(frozen=True)

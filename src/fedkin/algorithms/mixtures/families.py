@@ -21,7 +21,7 @@ from fedkin.models import gaussian_mixture_starts as gaussian_starts
 from fedkin.models import regression_mixture as regression
 from fedkin.models import regression_mixture_starts as regression_starts
 from fedkin.models import shaped_mixture as shaped
-from fedkin.models.latent_classes import best_restart, climb
+from fedkin.models.latent_classes import best_restart, climb, to_posterior
 from fedkin.models.row_blocks import RowBlocks
 from fedkin.randomness import Keys
 
@@ -51,6 +51,12 @@ class Family(Protocol):
     def log_joint(self, rows: RowBlocks, fit: Fit) -> Floats:
         """log(weight * density) of every row under every component, (n, R)."""
         return self.model.log_joint(rows, self.model.Parameters(*fit))
+
+    def shares(self, rows: RowBlocks, fit: Fit) -> Floats:
+        """How much every row belongs to every component, (n, R), as an E-step has it."""
+        joint: Floats = self.log_joint(rows, fit).T[None].copy()
+        to_posterior(joint)
+        return joint[0].T
 
     def gradient_step(self, statistics: Any, components: Floats, length: Floats) -> Floats:
         """Components moved up the likelihood by steps of some length (m, R)."""

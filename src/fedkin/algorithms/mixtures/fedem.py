@@ -18,13 +18,15 @@ Where we differ from the paper
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from fedkin.algorithms.mixtures import sites
 from fedkin.algorithms.mixtures.coordinator import Coordinator
 from fedkin.algorithms.mixtures.families import family_of, prepare
 from fedkin.algorithms.mixtures.federated_start import FEDERATED_START
-from fedkin.algorithms.mixtures.fedgrem import IMPROVE, alternate
+from fedkin.algorithms.mixtures.fedgrem import IMPROVE, alternate, rows_behind
 from fedkin.algorithms.mixtures.result import JoinedResult
 from fedkin.algorithms.mixtures.settings import (
     COVARIANCE,
@@ -33,7 +35,7 @@ from fedkin.algorithms.mixtures.settings import (
     JoinedSettings,
 )
 from fedkin.models.latent_classes import mixture_weights
-from fedkin.protocol import Algorithm, Program, Roster, Step
+from fedkin.protocol import Algorithm, Program, Roster, Step, TracedReply
 from fedkin.settings import Flag, Whole, one_of, setting
 
 
@@ -63,7 +65,8 @@ def add_up(clients, cache, settings, common, personal, memory, keys, fields):
     family, sent = family_of(settings), personal["components"]
     memory, scale = sites.remembered(family, cache, common, personal, memory)
     batch = sites.Batch(cache, settings, keys.fold(1), memory)
-    statistics = family.expect(batch.rows, (memory["weights"], sent, scale))
+    expected = memory["weights"], sent, scale
+    statistics = family.expect(batch.rows, expected)
     weights = batch.averaged("weights", mixture_weights(statistics.counts, memory["weights"]))
     # A mini-batch stands for all rows.
     share = cache.sizes / np.maximum(batch.rows.sizes, 1)
@@ -72,7 +75,8 @@ def add_up(clients, cache, settings, common, personal, memory, keys, fields):
     if "scale" in kept:
         kept["scale"] = family.scale(batch.rows, statistics, sent, scale)
     reply, fit = {"sums": sums, "rows": cache.sizes.astype(float)}, (weights, sent, scale)
-    return sites.with_optional(reply, fields, family, batch.rows, statistics, fit), kept
+    reply = sites.with_optional(reply, fields, family, batch.rows, statistics, fit)
+    return TracedReply(reply, partial(rows_behind, family, cache, expected, batch)), kept
 
 
 class PlainMean(Coordinator):

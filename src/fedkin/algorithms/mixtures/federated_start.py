@@ -12,14 +12,15 @@ sites depart from them besides, and with less noise than that EM stays where it 
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 
 import numpy as np
 
 from fedkin.algorithms.mixtures.settings import MixtureSettings
 from fedkin.arrays import Floats
 from fedkin.models import regression_mixture as regression
-from fedkin.models.latent_classes import mixture_weights
-from fedkin.protocol import Ask, Field, Replies, Roster, Step
+from fedkin.models.latent_classes import mixture_weights, to_posterior
+from fedkin.protocol import Ask, Field, Replies, Roster, Step, TracedReply
 from fedkin.ties import RELATIVE, first_best, tied_order
 
 # Rounds of the start; it needs to find the components, not to polish them.
@@ -40,7 +41,10 @@ N_COEFFICIENTS = Field(
     (), "number of coefficients of the site's model", least=0.0, reveals="nothing"
 )
 SUMS = Field(
-    ("S", "C", "q"), "products of features and target, weighted and added up", reveals="products"
+    ("S", "C", "q"),
+    "products of features and target, weighted and added up",
+    reveals="products",
+    empty=0.0,
 )
 LOGLIK = Field(("S",), "log likelihood of the site's rows, for each restart")
 COEF = Field(("S", "C", "p"), "shared coefficients of every restart")
@@ -67,7 +71,20 @@ def _shared_sums(clients, cache, settings, common, personal, memory, keys):
     statistics = regression.expect(cache, parameters)
     new = mixture_weights(statistics.counts, weights)
     reply = {"sums": statistics.packed, "loglik": statistics.loglik}
-    return reply, {**kept, "start_weights": new}
+    traced = TracedReply(reply, partial(_rows_of_groups, cache, parameters))
+    return traced, {**kept, "start_weights": new}
+
+
+def _rows_of_groups(rows, parameters):
+    """How much every row counts in every component of every restart, (N, S, C)."""
+    weights, coef, sigma = parameters
+    each = []
+    for s in range(coef.shape[1]):
+        one = regression.Parameters(weights[:, s], coef[:, s], sigma[:, s])
+        joint = regression.log_joint(rows, one).T[None].copy()
+        to_posterior(joint)
+        each.append(joint[0].T)
+    return {"sums": np.stack(each, axis=1)}
 
 
 def federated_start(

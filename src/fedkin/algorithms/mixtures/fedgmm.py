@@ -18,6 +18,7 @@ Where we differ from the paper
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -33,7 +34,7 @@ from fedkin.arrays import Floats
 from fedkin.models import joint_mixture as joint
 from fedkin.models import regression_mixture as regression
 from fedkin.models.latent_classes import mixture_weights
-from fedkin.protocol import Algorithm, Ask, Field, Memory, Program, Roster, Step
+from fedkin.protocol import Algorithm, Ask, Field, Memory, Program, Roster, Step, TracedReply
 from fedkin.settings import Flag, Whole, one_of, setting
 
 # Eigenvalues of a covariance of x are at least this share of the rows' mean variance.
@@ -87,11 +88,13 @@ MOMENTS = Field(
     ("M", "v"),
     "weights, rows and products of x, weighted by responsibility, added up",
     reveals="products",
+    empty=0.0,
 )
 SUMS = Field(
     ("R", "q"),
     "products of features and target, weighted by responsibility, added up",
     reveals="products",
+    empty=0.0,
 )
 SPREAD = Field(("v",), "number of rows, sums and sums of products of x", reveals="products")
 INPUTS = {
@@ -115,12 +118,24 @@ def _spread(clients, cache, settings, common, personal, memory, keys):
 def _expect(clients, cache, settings, common, personal, memory, keys):
     """The E-step with the site's own pair weights; sums leave, weights stay."""
     each, kept = _pairs(clients, settings, common, memory)
-    return {
+    reply = {
         "rows": clients.sizes.astype(float),
         "loglik": np.array([one.loglik for one in each]),
         "moments": np.array([one.moments for one in each]),
         "sums": np.array([one.packed for one in each]),
-    }, kept
+    }
+    return TracedReply(reply, partial(_rows_of_groups, clients, settings, common, memory)), kept
+
+
+def _rows_of_groups(clients, settings, common, memory):
+    """How much every row counts in every sum."""
+    weights, shared = _known(clients, common, memory)
+    each = [
+        joint.shares(*clients.client(k), weights[k], shared, settings.fit_intercept)
+        for k in range(len(clients))
+    ]
+    of_x, of_y = (np.concatenate(parts) for parts in zip(*each))
+    return {"moments": of_x, "sums": of_y}
 
 
 def _settle(clients, cache, settings, common, personal, memory, keys):
@@ -131,9 +146,8 @@ def _settle(clients, cache, settings, common, personal, memory, keys):
 
 def _pairs(clients, settings, common, memory):
     """Every site's E-step, and its memory with the new pair weights."""
-    kept, pairs = memory or {}, (len(common["centers"]), len(common["components"]))
-    shared = joint.Shared(*(common[name] for name in INPUTS))
-    weights = kept.get("pairs", np.full((len(clients), *pairs), 1.0 / np.prod(pairs)))
+    kept = memory or {}
+    weights, shared = _known(clients, common, memory)
     each = [
         joint.expect(*clients.client(k), weights[k], shared, settings.fit_intercept)
         for k in range(len(clients))
@@ -141,6 +155,13 @@ def _pairs(clients, settings, common, memory):
     counts = np.array([one.pairs for one in each]).reshape(len(clients), -1)
     new = mixture_weights(counts, weights.reshape(counts.shape)).reshape(weights.shape)
     return each, {**kept, "pairs": new, "weights": new.sum(axis=1)}
+
+
+def _known(clients, common, memory):
+    """The sites' pair weights (m, M, R) before a step, and what all share."""
+    pairs = (len(common["centers"]), len(common["components"]))
+    equal = np.full((len(clients), *pairs), 1.0 / np.prod(pairs))
+    return (memory or {}).get("pairs", equal), joint.Shared(*(common[name] for name in INPUTS))
 
 
 # ------------------------------------------------------------------ server program

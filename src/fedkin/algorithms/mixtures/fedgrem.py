@@ -29,6 +29,7 @@ Where we differ from the paper
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -49,7 +50,7 @@ from fedkin.arrays import Arrays, Floats
 from fedkin.federation import Federation
 from fedkin.models.gaussian_mixture import COVARIANCE_TYPES
 from fedkin.models.latent_classes import mixture_weights
-from fedkin.protocol import Algorithm, Ask, Program, Roster, Step
+from fedkin.protocol import Algorithm, Ask, Program, Roster, Step, TracedReply
 from fedkin.settings import Flag, Number, Whole, one_of, setting
 from fedkin.shrinkage import AdaptivelyShrunk, shrink_adaptively, shrink_to_center
 from fedkin.shrinkage.borrowed import OWN_KINDS
@@ -156,7 +157,8 @@ def improve(clients, cache, settings, common, personal, memory, keys, fields):
     components, weights = personal["components"], memory["weights"]
     for number in range(settings.local_steps):
         batch = sites.Batch(cache, settings, keys.fold(number + 1), memory)
-        statistics = family.expect(batch.rows, (weights, components, scale))
+        expected = weights, components, scale
+        statistics = family.expect(batch.rows, expected)
         if settings.site_step == "em":
             new, n_halvings = family.model.maximise(statistics.packed, components), 0.0
         else:
@@ -177,7 +179,13 @@ def improve(clients, cache, settings, common, personal, memory, keys, fields):
     # Residuals about what was sent: about the site's own new fit they would flatter it.
     about = personal["components"] if "residual" in fields else components
     fit, rows = (weights, components, scale), batch.rows
-    return sites.with_optional(reply, fields, family, rows, statistics, fit, about), memory
+    reply = sites.with_optional(reply, fields, family, rows, statistics, fit, about)
+    return TracedReply(reply, partial(rows_behind, family, cache, expected, batch)), memory
+
+
+def rows_behind(family, rows, expected, batch):
+    """How much every row counts in every group of a step on a batch, by field."""
+    return sites.rows_of_groups(family, rows, expected, batch.drawn and batch.drawn())
 
 
 def step_lengths(family, statistics, first_weights):
@@ -328,7 +336,7 @@ def alternate(server: Coordinator) -> Program:
 
 IMPROVE = Step(
     improve,
-    {"components": sites.COMPONENTS, "rows": sites.ROWS, "halvings": sites.HALVINGS},
+    {"components": sites.IMPROVED, "rows": sites.ROWS, "halvings": sites.HALVINGS},
     sites.COMMON,
     sites.PERSONAL,
     sites.OPTIONAL,

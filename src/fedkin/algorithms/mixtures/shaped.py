@@ -17,6 +17,7 @@ has labels. A group without rows at a site has the common mean and covariance th
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -30,8 +31,8 @@ from fedkin.federation import Federation
 from fedkin.models import gaussian_mixture as gaussian
 from fedkin.models import gaussian_mixture_starts as starts
 from fedkin.models import shaped_mixture as shaped
-from fedkin.models.latent_classes import best_restart, climb
-from fedkin.protocol import Ask, Field, LastReplies, Program, Replies, Roster, Step
+from fedkin.models.latent_classes import best_restart, climb, to_posterior
+from fedkin.protocol import Ask, Field, LastReplies, Program, Replies, Roster, Step, TracedReply
 from fedkin.shrinkage import borrowed
 from fedkin.shrinkage.outlier import outlier_score
 from fedkin.ties import RELATIVE, first_best, tied_order
@@ -56,33 +57,47 @@ FIRST_BETWEEN, FIRST_DEGREES, FIRST_TOTAL = 0.1, 100.0, 10.0
 
 # ------------------------------------------------------------------ what leaves a client
 
-ROWS = Field((), "number of rows")
+ROWS = Field((), "number of rows", least=0.0, reveals="count")
 _MEAN = "mean of the rows of every group; of a group of one row, that row"
 _SCATTER = "scatter of the rows of every group about their mean, by kind of covariance"
+# A group with few rows behind it counts as without any: its mean is the one that was sent.
 OF_GROUPS = {
     "rows": ROWS,
-    "counts": Field(("R",), "rows of every group"),
-    "means": Field(("R", "d"), _MEAN),
-    "scatter": Field(("R", "q"), _SCATTER),
+    "counts": Field(("R",), "rows of every group", least=0.0, reveals="count", empty=0.0),
+    "means": Field(("R", "d"), _MEAN, reveals="model", empty="means"),
+    "scatter": Field(("R", "q"), _SCATTER, reveals="products", empty=0.0),
     "loglik": Field((), "log likelihood of the site's rows"),
 }
+OF_LABELS = {**OF_GROUPS, "means": replace(OF_GROUPS["means"], empty=0.0)}
 OF_STARTS = {
     "rows": ROWS,
-    "counts": Field(("S", "R"), "rows of every group, for each start"),
-    "means": Field(("S", "R", "d"), _MEAN),
-    "scatter": Field(("S", "R", "q"), _SCATTER),
+    "counts": replace(
+        OF_GROUPS["counts"], shape=("S", "R"), meaning="rows of every group, for each start"
+    ),
+    "means": replace(OF_GROUPS["means"], shape=("S", "R", "d")),
+    "scatter": replace(OF_GROUPS["scatter"], shape=("S", "R", "q")),
     "loglik": Field(("S",), "log likelihood of the site's rows, for each start"),
 }
 COLUMNS = {
     "rows": ROWS,
-    "middle": Field(("d",), "mean of every column"),
-    "variance": Field(("d",), "variance of every column"),
+    "middle": Field(("d",), "mean of every column", reveals="sums"),
+    "variance": Field(("d",), "variance of every column", least=0.0, reveals="sums"),
 }
 CLUSTERS = {
-    "counts": Field(("R",), f"rows of a cluster; 0 for one of fewer than {LEAST_CLUSTER}"),
-    "means": Field(("R", "d"), "means of the clusters"),
-    "variance": Field((), "mean variance inside clusters, in units of the columns' spread"),
+    "counts": Field(
+        ("R",),
+        f"rows of a cluster; 0 for one of fewer than {LEAST_CLUSTER}",
+        least=0.0,
+        reveals="count",
+        empty=0.0,
+    ),
+    "means": Field(("R", "d"), "means of the clusters", reveals="model", empty=0.0),
+    "variance": Field(
+        (), "mean variance inside clusters, in units of the columns' spread", least=0.0
+    ),
 }
+# Fields with an entry for every group.
+ABOUT_GROUPS = ("counts", "means", "scatter")
 SEEDING = {
     "units": Field(("d",), "typical spread of every column"),
     "wanted": Field(("R",), "as many entries as clusters wanted"),
@@ -125,15 +140,50 @@ def seeds(clients, cache, settings, common, personal, memory, keys, how="kmeans+
         begin = starts.kmeans_start(rows, n_groups, settings.n_restarts, keys, "spherical")
     ended = best_restart(climb(rows, begin, gaussian.em_step, CLUSTER_PASSES, 1e-4)).parameters
     counts = gaussian.expect(rows, ended).counts
+    behind = partial(_rows_of_clusters, rows, ended)
     counts = np.where(counts >= LEAST_CLUSTER, counts, 0.0)
     means = np.where(counts[..., None] > 0, ended.means, rows.centre[:, None]) * common["units"]
-    return {"counts": counts, "means": means, "variance": ended.covariance}, memory
+    reply = {"counts": counts, "means": means, "variance": ended.covariance}
+    return TracedReply(reply, behind), memory
+
+
+def _rows_of_clusters(rows, ended):
+    joint = gaussian.log_joint(rows, ended).T[None].copy()
+    to_posterior(joint)
+    return dict.fromkeys(("counts", "means"), joint[0].T)
 
 
 def labelled(clients, cache, settings, common, personal, memory, keys):
     """Counts, means and scatter of the rows whose labels are known."""
     found = shaped.labelled_moments(cache, settings.n_components)
-    return _reply(cache, found, settings), memory
+    behind = partial(_rows_with_labels, clients, settings)
+    return TracedReply(_reply(cache, found, settings), behind), memory
+
+
+def _rows_with_labels(clients, settings):
+    same = clients.y[:, None] == np.arange(settings.n_components)
+    return dict.fromkeys(ABOUT_GROUPS, same.astype(float))
+
+
+def _rows_of_groups(clients, cache, settings, groups):
+    """How much every row counts in every group of every start, (N, S, R)."""
+    each = []
+    for s in range(groups.means.shape[1]):
+        joint = shaped.log_joint(cache, shaped.Groups(*(part[:, s : s + 1] for part in groups)))
+        joint = joint.T[None].copy()
+        to_posterior(joint)
+        each.append(joint[0].T)
+    found = np.stack(each, axis=1)
+    if settings.labels and clients.y is not None:
+        same = clients.y[:, None] == np.arange(found.shape[2])
+        found = np.where((clients.y >= 0)[:, None, None], same[:, None].astype(float), found)
+    return dict.fromkeys(ABOUT_GROUPS, found)
+
+
+def _rows_of_own_groups(clients, cache, settings, groups):
+    """Likewise of a site's own mixture, (N, R)."""
+    shares = _rows_of_groups(clients, cache, settings, groups)["means"][:, 0]
+    return dict.fromkeys(ABOUT_GROUPS, shares)
 
 
 def shared_moments(clients, cache, settings, common, personal, memory, keys):
@@ -143,15 +193,18 @@ def shared_moments(clients, cache, settings, common, personal, memory, keys):
     packed = borrowed.packed(found.scatter, settings.covariance_type)
     rows = cache.sizes.astype(float)
     reply = {"rows": rows, "counts": found.counts, "means": found.means, "scatter": packed}
-    return {**reply, "loglik": found.loglik}, memory
+    behind = partial(_rows_of_groups, clients, cache, settings, groups)
+    return TracedReply({**reply, "loglik": found.loglik}, behind), memory
 
 
 def own_moments(clients, cache, settings, common, personal, memory, keys):
     """The E-step under the site's own mixture."""
     own = (personal[name][:, None] for name in ("weights", "means", "covariances"))
-    found = shaped.expect(cache, shaped.Groups(*own))
+    groups = shaped.Groups(*own)
+    found = shaped.expect(cache, groups)
     found = shaped.Moments(*(part[:, 0] for part in found))
-    return _reply(cache, found, settings), memory
+    behind = partial(_rows_of_own_groups, clients, cache, settings, groups)
+    return TracedReply(_reply(cache, found, settings), behind), memory
 
 
 def _reply(cache, found, settings):
@@ -168,7 +221,7 @@ STEPS = {
     "columns": Step(columns, COLUMNS),
     "seeds": Step(seeds, CLUSTERS, SEEDING),
     "seeds_by_ward": Step(partial(seeds, how="ward"), CLUSTERS, SEEDING),
-    "labelled": Step(labelled, OF_GROUPS),
+    "labelled": Step(labelled, OF_LABELS),
     "shared_moments": Step(shared_moments, OF_STARTS, SHARED, SHARED_OWN),
     "own_moments": Step(own_moments, OF_GROUPS, personal=OWN),
 }

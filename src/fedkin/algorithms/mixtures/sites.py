@@ -6,6 +6,7 @@ improved. What else leaves a site is what a question names among `OPTIONAL`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -13,8 +14,8 @@ import numpy as np
 from fedkin.algorithms.mixtures.families import LOCAL_TOL, family_of
 from fedkin.models import gaussian_mixture as gaussian
 from fedkin.models import regression_mixture as regression
-from fedkin.models.latent_classes import climb, mixture_weights
-from fedkin.protocol import Field, Step
+from fedkin.models.latent_classes import EMPTY_COMPONENT, climb, mixture_weights
+from fedkin.protocol import Field, Step, TracedReply
 from fedkin.shrinkage import unusualness
 
 # A variance that stands for "this site knows nothing of this component": infinity may not travel.
@@ -33,16 +34,22 @@ CLEAR = 1.0
 
 ROWS = Field((), "number of rows", least=0.0, reveals="count")
 COMPONENTS = Field(("R", "p"), "the site's means or coefficients", reveals="model")
+# A component with few rows behind it is the one that the site was sent.
+IMPROVED = replace(COMPONENTS, empty="components")
 LOGLIK = Field((), "log likelihood of the site's rows")
 HALVINGS = Field((), "how often the gradient step had to be halved so far", least=0.0)
 SUMS = Field(
     ("R", "q"),
     "rows (or their products), weighted by responsibility and added up",
     reveals="products",
+    empty=0.0,
 )
 OPTIONAL = {
     "variances": Field(
-        ("R",), "sampling variance of each component; group sizes follow", least=0.0
+        ("R",),
+        "sampling variance of each component; group sizes follow",
+        least=0.0,
+        empty=UNKNOWN_VARIANCE,
     ),
     "weights": Field(("R",), "the site's mixture weights", bound=1.0, least=0.0),
     "scatter": Field(
@@ -81,7 +88,8 @@ def start(clients, cache, settings, common, personal, memory, keys, fields, how=
     if scale is not None:
         kept["scale"] = scale
     reply = {"components": components, "rows": cache.sizes.astype(float)}
-    return with_optional(reply, fields, family, cache, family.expect(cache, fit), fit), kept
+    reply = with_optional(reply, fields, family, cache, family.expect(cache, fit), fit)
+    return TracedReply(reply, partial(rows_of_groups, family, cache, fit)), kept
 
 
 def start_again(clients, cache, settings, common, personal, memory, keys, fields):
@@ -114,7 +122,8 @@ def start_again(clients, cache, settings, common, personal, memory, keys, fields
         kept["scale"] = scale = new_scale
     fit = weights, components, scale
     reply = {"components": components, "rows": cache.sizes.astype(float)}
-    return with_optional(reply, fields, family, cache, family.expect(cache, fit), fit), kept
+    reply = with_optional(reply, fields, family, cache, family.expect(cache, fit), fit)
+    return TracedReply(reply, partial(rows_of_groups, family, cache, fit)), kept
 
 
 def likelier_of(family, rows, alone, begin, common):
@@ -248,7 +257,9 @@ class Batch:
 
     def __init__(self, cache, settings, keys, memory):
         self.rows, self.memory, self._rate = cache, memory, None
+        self.drawn = None
         if settings.batch_size:
+            self.drawn = partial(cache.drawn, keys, settings.batch_size)
             self.rows = cache.batch(keys, settings.batch_size)
             n_batches = memory.get("n_batches", np.zeros(len(cache.sizes))) + 1.0
             self.memory = {**memory, "n_batches": n_batches}
@@ -262,6 +273,25 @@ class Batch:
         mean = old + self._rate.reshape(-1, *[1] * (new.ndim - 1)) * (new - old)
         self.memory = {**self.memory, f"batch_{name}": mean}
         return mean
+
+
+# ------------------------------------------------------------------ rows behind what leaves
+
+
+def rows_of_groups(family, rows, fit, drawn=None):
+    """How much every row counts in every group (N, R), for every field about groups.
+
+    A group that nobody belongs to keeps the component it had: no row is behind it. `drawn` tells
+    which rows are in a mini-batch.
+    """
+    shares = family.shares(rows, fit)
+    if drawn is not None:
+        shares = shares * drawn[:, None]
+    owner = np.repeat(np.arange(len(rows.sizes)), rows.sizes)
+    counts = np.zeros((len(rows.sizes), shares.shape[1]))
+    np.add.at(counts, owner, shares)
+    shares = np.where(counts[owner] > EMPTY_COMPONENT, shares, 0.0)
+    return dict.fromkeys(("components", "sums", "variances"), shares)
 
 
 # ------------------------------------------------------------------ what else leaves
@@ -301,5 +331,6 @@ USUAL = {
     "between": Field(("v",), "variance of a component between sites; empty if not known"),
     "n_estimates": Field((), "number of components of sites behind the centres"),
 }
-START_AGAIN = Step(start_again, _FIT, {**COMMON, **USUAL}, {"order": ORDER}, OPTIONAL)
+_FITTED_AGAIN = {**_FIT, "components": replace(COMPONENTS, empty="centers")}
+START_AGAIN = Step(start_again, _FITTED_AGAIN, {**COMMON, **USUAL}, {"order": ORDER}, OPTIONAL)
 SETTLE = Step(settle, {"loglik": LOGLIK}, COMMON, PERSONAL)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedkin.arrays import Arrays
+import numpy as np
+
+from fedkin.arrays import Array, Arrays, Floats
 from fedkin.durable import write_bytes
 from fedkin.federation import Federation
 from fedkin.privacy.disclosure.history import Released
-from fedkin.privacy.disclosure.look import Look, examine, examine_all
+from fedkin.privacy.disclosure.look import Look, Table, examine_all
 from fedkin.privacy.disclosure.rules import DEFAULT_RULES, DisclosureRules, judge
 from fedkin.protocol import Fault, Reason, Schema
 
@@ -63,9 +67,13 @@ class Guard:
         self._asked = self._kept_questions()
 
     @cached_property
+    def _table(self) -> Table:
+        return Table(self.clients.X, self.clients.y)
+
+    @cached_property
     def look(self) -> Look:
         """What the site's rows would give away."""
-        return examine(self.clients.X, self.clients.y)
+        return self._table.look(self.clients.weights)
 
     @cached_property
     def _differs_by(self) -> int:
@@ -91,10 +99,93 @@ class Guard:
         fault = judge(self.rules, self.look, schema, arrays)
         if fault is None and self.rules.differencing and self._reveals(schema):
             fault = self._differenced()
-        if fault is not None and fault not in self._told:
-            self._told.add(fault)
-            logger.warning("withheld: %s (%s)", fault, self.look)
+        if fault is not None:
+            self._tell(fault, self.look)
         return fault
+
+    def release(
+        self,
+        schema: Schema,
+        arrays: Arrays,
+        behind: Mapping[str, Floats] | None = None,
+        sent: Arrays | None = None,
+        cuts: bool = False,
+    ) -> tuple[Arrays, Fault | None]:
+        """A reply (the client first) as it may leave, or the rule that withholds it.
+
+        `behind` says how much every row counts in the entries of a field: parts of the rows obey
+        the rules that all rows do. `sent` are the arrays that came with the question.
+        """
+        fault = self.reply(schema, arrays)
+        if fault is None and behind:
+            if cuts and self.rules.differencing and self.released is not None:
+                fault = self.released.another_cut(self.clients, behind)
+            if fault is None:
+                arrays, fault = self._parts(schema, arrays, behind, sent or {})
+            if fault is not None:
+                self._tell(fault, self.look)
+        return arrays, fault
+
+    def _parts(
+        self, schema: Schema, arrays: Arrays, behind: Mapping[str, Floats], sent: Arrays
+    ) -> tuple[Arrays, Fault | None]:
+        """Every entry judged by the rows behind it; those with too few are empty, if they can."""
+        kept = dict(arrays)
+        alike: dict[int, list[str]] = {}
+        for name in [name for name in schema if name in behind]:
+            alike.setdefault(id(behind[name]), []).append(name)
+        for names in alike.values():
+            weights, fields = behind[names[0]], {name: schema[name] for name in names}
+            if weights.ndim == 1:
+                weights, kept = weights[:, None], {n: a[:, None] for n, a in kept.items()}
+            for lead in np.ndindex(weights.shape[1:-1]):
+                bad, fault = self._few(fields, kept, weights, lead)
+                if fault is None:
+                    continue
+                if any(field.empty is None for field in fields.values()):
+                    return arrays, fault
+                for name, r in itertools.product(names, bad):
+                    kept[name] = _emptied(
+                        kept[name], arrays[name], (*lead, r), fields[name].empty, sent
+                    )
+            if behind[names[0]].ndim == 1:
+                kept = {n: a[:, 0] for n, a in kept.items()}
+        return kept, None
+
+    def _few(
+        self, fields: Schema, arrays: Arrays, weights: Floats, lead: tuple[int, ...]
+    ) -> tuple[list[int], Fault | None]:
+        """Parts that must not leave, and why.
+
+        What is left out can be found from the others where the whole is known: so many parts stay
+        that together they obey the rules.
+        """
+        own = weights[(slice(None), *lead)]
+        entries = {name: arrays[name][(slice(None), *lead, 0)] for name in fields}
+
+        def judged(rows: Floats) -> Fault | None:
+            look = self._table.look(rows)
+            fault = judge(self.rules, look, fields, entries) if look.n_rows else None
+            if fault is not None:
+                self._tell(fault, look)
+            return fault
+
+        faults = {r: judged(own[:, r]) for r in range(own.shape[1])}
+        bad = {r for r, fault in faults.items() if fault is not None}
+        if not bad:
+            return [], None
+        reason = faults[min(bad)]
+        for r in np.argsort(own.sum(axis=0)):
+            if judged(own[:, sorted(bad)].sum(axis=1)) is None:
+                break
+            bad.add(int(r))
+        return sorted(bad), reason
+
+    def _tell(self, fault: Fault, look: Look) -> None:
+        """Which rule withholds what, once in a run, for the site's own log."""
+        if fault not in self._told:
+            self._told.add(fault)
+            logger.warning("withheld: %s (%s)", fault, look)
 
     def _reveals(self, schema: Schema) -> bool:
         return any(field.reveals not in ("nothing", "count") for field in schema.values())
@@ -118,3 +209,12 @@ class Guard:
         except (ValueError, AttributeError, TypeError):
             logger.warning("%s is damaged; questions are counted anew", self._count_file)
         return {}
+
+
+def _emptied(
+    now: Array, first: Array, part: tuple[int, ...], empty: float | str | None, sent: Arrays
+) -> Array:
+    """A field without one of its entries."""
+    made = now.copy() if now is first else now
+    made[(slice(None), *part)] = sent[empty][part] if isinstance(empty, str) else empty
+    return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,36 +16,73 @@ HIGHEST_CODE = 5
 RANK_TOLERANCE = 1e-10
 
 
+# Digits of an effective number of rows that count.
+N_DIGITS = 9
+# Weights below this share of the largest count as it: their squares must not vanish.
+LEAST_SHARE = 1e-150
+
+
 @dataclass(frozen=True)
 class Look:
     """What was seen: rows that differ, the smallest cells, and the row that stands out most.
 
     `smallest_cell` counts rows with one level of a coded column, `smallest_pair` with one level
     each of two; where there is none they are the number of rows. Copies of a row, as one patient's
-    repeated record gives, count once where some column is measured and not coded.
+    repeated record gives, count once where some column is measured and not coded. Rows that do not
+    count alike are counted by Kish's effective number: (sum of weights)^2 / sum of their squares,
+    which is 1 where one row has nearly all of the weight.
     """
 
     n_rows: int
-    n_distinct: int
+    n_distinct: float
     n_features: int
-    smallest_cell: int
-    smallest_pair: int
+    smallest_cell: float
+    smallest_pair: float
     leverage: float
 
 
-def examine(X: Floats, y: Floats | None) -> Look:
-    """Look at the rows of one site, target included."""
-    table = X if y is None else np.column_stack([X, y])
-    n, d = len(table), X.shape[1]
-    if not n:
-        return Look(0, 0, d, 0, 0, 0.0)
-    coded = _coded(table)
-    if coded.all():
-        distinct, counts = table, np.ones(n)
-    else:
-        distinct, counts = _distinct(table)
-    cells, pairs = _cells(distinct[:, coded])
-    return Look(n, len(distinct), d, cells, pairs, _highest_leverage(distinct, counts))
+class Table:
+    """The rows of one site, target included, laid out to be looked at more than once."""
+
+    def __init__(self, X: Floats, y: Floats | None) -> None:
+        table = X if y is None else np.column_stack([X, y])
+        self.n_features, coded = X.shape[1], _coded(table)
+        self.copies, self.rows, self.place = np.ones(len(table)), table, np.arange(len(table))
+        if len(table) and not coded.all():
+            self.rows, self.place, counts = np.unique(
+                table, axis=0, return_inverse=True, return_counts=True
+            )
+            self.place, self.copies = self.place.ravel(), counts.astype(np.float64)
+        self.members = _members(self.rows[:, coded])
+
+    def look(self, weights: Floats | None = None) -> Look:
+        """Look at all rows, or at what is left of them in sums with these weights (n,)."""
+        if weights is None:
+            shares, sums = np.ones(len(self.rows)), self.copies
+        else:
+            shares, sums = np.zeros(len(self.rows)), np.zeros(len(self.rows))
+            np.maximum.at(shares, self.place, weights)
+            np.add.at(sums, self.place, weights)
+        there = shares > 0
+        if not there.any():
+            return Look(0, 0, self.n_features, 0, 0, 0.0)
+        shares = np.maximum(shares[there] / shares.max(), LEAST_SHARE)
+        n_rows = len(self.place) if weights is None else int(np.count_nonzero(weights))
+        n_distinct = float(_effective(shares.sum(), np.square(shares).sum()))
+        cell, pair = _cells(self.members[there], shares, n_distinct)
+        leverage = _highest_leverage(self.rows[there], sums[there] / sums.max())
+        return Look(n_rows, n_distinct, self.n_features, cell, pair, leverage)
+
+
+def examine(X: Floats, y: Floats | None, weights: Floats | None = None) -> Look:
+    """Look at the rows of one site, target included, that count by their weights."""
+    return Table(X, y).look(weights)
+
+
+def examine_client(clients: Federation, k: int) -> Look:
+    """Look at the rows of one client of several."""
+    own = slice(clients.offsets[k], clients.offsets[k + 1])
+    return examine(*clients.client(k), None if clients.weights is None else clients.weights[own])
 
 
 def examine_all(clients: Federation) -> list[Look]:
@@ -53,6 +91,8 @@ def examine_all(clients: Federation) -> list[Look]:
     As `examine`, but a column counts as coded only if it is at all clients, and copies of a row
     are told by their fingerprints.
     """
+    if clients.weights is not None:
+        return [examine_client(clients, k) for k in range(clients.n_clients)]
     table = clients.X if clients.y is None else np.column_stack([clients.X, clients.y])
     if not len(table):
         return [Look(0, 0, clients.n_features, 0, 0, 0.0)] * clients.n_clients
@@ -119,24 +159,28 @@ def _coded(table: Floats) -> np.ndarray:
     return coded
 
 
-def _distinct(table: Floats) -> tuple[Floats, Floats]:
-    """Rows that differ, and how often each is there."""
-    rows, counts = np.unique(table, axis=0, return_counts=True)
-    return rows, counts.astype(np.float64)
-
-
-def _cells(codes: Floats) -> tuple[int, int]:
-    """The smallest number of rows in a cell that is not empty, of one column and of two."""
-    n = len(codes)
+def _members(codes: Floats) -> Floats:
+    """Which rows have which level of which coded column, (n, levels)."""
     levels = [
         (codes == level)[:, (codes == level).any(axis=0)] for level in range(HIGHEST_CODE + 1)
     ]
-    members = np.concatenate([np.empty((n, 0)), *levels], axis=1)
+    return np.concatenate([np.empty((len(codes), 0)), *levels], axis=1)
+
+
+def _cells(members: Floats, shares: Floats, n_rows: float) -> tuple[float, float]:
+    """The fewest rows in a cell that is not empty, of one column and of two."""
     if not members.shape[1]:
-        return n, n
-    together = members.T @ members
-    singles, pairs = np.diagonal(together), together[together > 0]
-    return int(singles.min()), int(pairs.min())
+        return n_rows, n_rows
+    weighted = members * shares[:, None]
+    total, squares = members.T @ weighted, weighted.T @ weighted
+    there = total > 0
+    rows = np.where(there, _effective(total, np.where(there, squares, 1.0)), np.inf)
+    return float(np.diagonal(rows).min()), float(rows.min())
+
+
+def _effective(total: Any, squares: Any) -> Any:
+    """Kish's number of rows; rounding must not make ten rows less than ten."""
+    return np.round(np.square(total) / squares, N_DIGITS)
 
 
 def _highest_leverage(rows: Floats, counts: Floats) -> float:
