@@ -118,12 +118,10 @@ class Guard:
         """
         fault = self.reply(schema, arrays)
         if fault is None and behind:
-            if cuts and self.rules.differencing and self.released is not None:
-                fault = self.released.another_cut(self.clients, behind)
-            if fault is None:
-                arrays, fault = self._parts(schema, arrays, behind, sent or {})
-            if fault is not None:
-                self._tell(fault, self.look)
+            arrays, fault = self._parts(schema, arrays, behind, sent or {})
+            compared = cuts and self.rules.differencing and self.released is not None
+            if fault is None and compared:
+                fault = self._another_cut(behind)
         return arrays, fault
 
     def _parts(
@@ -180,6 +178,16 @@ class Guard:
                 break
             bad.add(int(r))
         return sorted(bad), reason
+
+    def _another_cut(self, behind: Mapping[str, Floats]) -> Fault | None:
+        """A fault if the rows have left cut into other parts; what fields are asked is no part."""
+        assert self.released is not None
+        parts = next(iter(behind.values()))
+        if self.released.another_cut(self.clients, parts):
+            fault = Fault(Reason.CUT)
+            self._tell(fault, self.look)
+            return fault
+        return None
 
     def _tell(self, fault: Fault, look: Look) -> None:
         """Which rule withholds what, once in a run, for the site's own log."""

@@ -8,7 +8,6 @@ site's salt.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ from fedkin.arrays import Floats, Indices
 from fedkin.durable import DAMAGE, load_arrays, private_folder, save_arrays, write_bytes
 from fedkin.federation import Federation
 from fedkin.privacy.disclosure.look import differing_rows
-from fedkin.protocol import Fault, Reason
 
 
 class Released:
@@ -43,21 +41,19 @@ class Released:
         if not path.exists():
             save_arrays(path, own)
 
-    def another_cut(self, clients: Federation, behind: Mapping[str, Floats]) -> Fault | None:
-        """A fault if these rows have left cut in another way; else this way is kept.
+    def another_cut(self, clients: Federation, parts: Floats) -> bool:
+        """Whether these rows have left cut into other parts (N, F); if not, this way is kept.
 
         Sums over one cut's parts are a few equations about the rows, and who knows the places of
         rows needs as many cuts as it takes to solve for all of them.
         """
-        seen = hashlib.blake2b(key=self.salt[:64], digest_size=16)
-        for name in sorted(behind):
-            seen.update(np.ascontiguousarray(behind[name]).tobytes())
+        own = np.ascontiguousarray(parts).tobytes()
+        seen = hashlib.blake2b(own, key=self.salt[:64], digest_size=16).hexdigest()
         path = private_folder(self.folder) / f"{self._name(self._hashed(clients))}.cut"
         if path.exists():
-            same = path.read_text() == seen.hexdigest()
-            return None if same else Fault(Reason.CUT)
-        write_bytes(path, seen.hexdigest().encode())
-        return None
+            return path.read_text() != seen
+        write_bytes(path, seen.encode())
+        return False
 
     def _name(self, own: dict[str, Indices]) -> str:
         seen = hashlib.sha256()

@@ -1,0 +1,262 @@
+"""Attacks on sums over parts of a site's rows: they work with rules lifted, and fail by default."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedkin import FedGMM, InProcess
+from fedkin.algorithms import algorithm as find_algorithm
+from fedkin.federation import Federation
+from fedkin.models.least_squares import unpack
+from fedkin.privacy.disclosure import DEFAULT_RULES, DisclosureRules, examine
+from fedkin.privacy.disclosure.look import Table
+from fedkin.protocol import Ask, Fault, Reason
+from fedkin.protocol.gate import WITHHELD
+from tests.deployment.test_disclosure import half, honest_site
+
+
+def nearest(found, rows):
+    """How far a row that was read is from the nearest row that is there."""
+    return float(np.abs(rows - found).max(axis=1).min())
+
+
+# ------------------------------------------------------------------ folds
+
+
+def four_positives(n=200):
+    """A 0/1 column whose four patients are enough for the table, but not for every fold."""
+    X, y = honest_site(11, n)
+    X[:, 2] = 0.0
+    X[[3, 50, 97, 160], 2] = 1.0
+    return X, y
+
+
+def fold_sums(X, y, folder, rules, run="run", **settings):
+    site = half(X, y, folder, rules, run, "held_out", **settings)
+    answer = site.answer(1, Ask("sums"), 0)
+    return answer.fault, None if answer.fault is not None else answer.arrays["statistics"][0]
+
+
+def read_alone_in_its_fold(statistics, column):
+    """Patients whose level nobody else in their fold has."""
+    found = []
+    for fold in statistics:
+        xx, xy, _, _ = unpack(fold)
+        if round(xx[column, column]) == 1:
+            found.append([*np.delete(xx[column], -1), xy[column]])
+    return np.array(found)
+
+
+def test_a_rare_level_that_falls_into_one_fold_gives_its_patient_away(tmp_path):
+    X, y = four_positives()
+    assert examine(X, y).smallest_cell == 4, "the table as a whole obeys the rules"
+    _, lifted = fold_sums(X, y, tmp_path / "lifted", None)
+    found = read_alone_in_its_fold(lifted, 2)
+    assert len(found) >= 2
+    for row in found:
+        assert nearest(row, np.column_stack([X, y])) < 1e-12
+    fault, _ = fold_sums(X, y, tmp_path / "kept", DEFAULT_RULES)
+    assert fault == Fault(Reason.CELL, "statistics")
+    site = half(X, y, tmp_path / "kept", DEFAULT_RULES, "scores", "held_out")
+    models = {"coef": np.zeros((1, 5, 4)), "quadratic": np.tile(np.eye(4), (1, 5, 1, 1))}
+    pooled = {"pooled": np.tile(lifted.sum(axis=0), (5, 1))}
+    assert site.answer(1, Ask("scores", pooled, models), 0).fault == Fault(Reason.CELL, "totals")
+
+
+def test_folds_of_enough_rows_do_leave(tmp_path):
+    X, y = honest_site(12, 200)
+    fault, sums = fold_sums(X, y, tmp_path, DEFAULT_RULES)
+    assert fault is None and sums.shape[0] == 5
+    fault, _ = fold_sums(X[:60], y[:60], tmp_path / "few", DEFAULT_RULES, folds=10)
+    assert fault == Fault(Reason.FEW_ROWS, "statistics")
+
+
+def test_many_ways_to_cut_the_same_rows_are_solved_for_every_row(tmp_path):
+    from fedkin.models.folds import row_folds
+
+    n = 60
+    X, y = honest_site(13, n)
+    client = Federation.from_clients({"a": (X, y)})
+    members, sums = [], []
+    for seed in range(20):
+        run, told = f"run-{seed}", {"folds": 4, "fold_seed": seed}
+        _, sent = fold_sums(X, y, tmp_path / "lifted", None, run, **told)
+        # Who knows a site's name and size knows its folds.
+        members.append(np.arange(4)[:, None] == row_folds(client, 4, seed))
+        sums.append([np.delete(unpack(fold)[0][-1], -1) for fold in sent])
+    found = np.linalg.lstsq(np.concatenate(members).astype(float), np.concatenate(sums))[0]
+    np.testing.assert_allclose(found, X, atol=1e-9)
+    kept = tmp_path / "kept"
+    faults = [
+        fold_sums(X, y, kept, DEFAULT_RULES, f"run-{seed}", folds=4, fold_seed=seed)[0]
+        for seed in (0, 1, 0)
+    ]
+    assert faults == [None, Fault(Reason.CUT), None], "the same cut once more tells nothing"
+
+
+# ------------------------------------------------------------------ groups
+
+
+def two_groups(n=120, d=2):
+    rng = np.random.default_rng(21)
+    X = rng.normal(size=(n, d)) + 3.0 * (np.arange(n) % 2)[:, None]
+    return X, X @ np.arange(1.0, d + 1) + rng.normal(size=n)
+
+
+def cut_at(place, direction):
+    """Two equal narrow clouds on both sides of a plane: rows beyond it fall to the second."""
+    d = len(direction)
+    return {
+        "centers": np.stack([(place - 1.0) * direction, (place + 1.0) * direction]),
+        "covariances": np.tile(1e-3 * np.eye(d), (2, 1, 1)),
+        "components": np.zeros((1, d)),
+        "noise": np.array(1.0),
+    }
+
+
+def outermost(site, direction):
+    """A curious server halves the way until one row alone is beyond the plane, and reads it."""
+    low, high, read = -20.0, 20.0, []
+    for number in range(1, 42):
+        place = (low + high) / 2
+        answer = site.answer(number, Ask("expect", cut_at(place, direction)), 0)
+        sums = answer.arrays["moments"][0, 1]
+        read.append(sums[1 : 1 + len(direction)] / max(sums[0], 1e-300))
+        low, high = (low, place) if sums[0] < 0.999 else (place, high)
+        if 0.999 < sums[0] < 1.001:
+            break
+    return np.array(read)
+
+
+@pytest.mark.parametrize("turn", range(4))
+def test_centres_chosen_on_purpose_read_a_patient(turn, tmp_path):
+    X, y = two_groups()
+    direction = np.array([np.cos(turn), np.sin(turn)])
+    read = {}
+    for rules in (None, DEFAULT_RULES):
+        folder = tmp_path / str(rules is None)
+        site = half(X, y, folder, rules, algorithm="fedgmm", n_components=1)
+        read[rules] = outermost(site, direction)
+    patient = X[np.argmax(X @ direction)]
+    assert nearest(patient, read[None]) < 1e-3
+    assert nearest(patient, read[DEFAULT_RULES]) > 0.5
+
+
+def test_what_a_small_group_leaves_of_the_others_is_withheld_too(tmp_path):
+    X, y = two_groups()
+    site = half(X, y, tmp_path, DEFAULT_RULES, algorithm="fedgmm", n_components=1)
+    place = np.sort(X[:, 0])[-3]
+    kept = site.answer(1, Ask("expect", cut_at(place, np.array([1.0, 0.0]))), 0).arrays
+    assert not kept["moments"].any(), "the other sum is the whole without three patients"
+    assert kept["sums"][0, 0, -1] == pytest.approx(len(X)), "sums over all rows leave"
+
+
+def test_a_site_without_a_group_is_still_heard_of_the_others():
+    """A group of few rows at a site counts as without any there; the fit goes on."""
+    rng = np.random.default_rng(3)
+    sites = {}
+    for k in range(4):
+        X = rng.normal(size=(80, 2)) + np.where(np.arange(80) < 40 + 38 * (k == 3), 0, 8)[:, None]
+        sites[f"s{k}"] = (X, X @ [1.0, -1.0] + 0.1 * rng.normal(size=80))
+    data = Federation.from_clients(sites)
+    chosen = {"n_input_components": 2, "max_rounds": 20, "random_state": 0}
+    free = FedGMM(1, **chosen, engine=InProcess(disclosure=None)).fit(data)
+    strict = FedGMM(1, **chosen, engine=InProcess(disclosure="enforce")).fit(data)
+    assert not strict.missing_sites_
+    np.testing.assert_allclose(strict.centers_, free.centers_, atol=0.02)
+
+
+def test_a_group_of_one_patient_keeps_the_component_it_was_sent(tmp_path):
+    X, y = two_groups()
+    X[7] = [10.0, 10.0]
+    sent = np.array([[[1.5, 1.5], [9.0, 9.0]]])
+    personal = {"components": sent, "order": np.array([[0, 1]]), "weights": np.full((1, 2), 0.5)}
+    common = {"covariance": np.empty((0, 0)), "noise": np.empty(0)}
+    asked = Ask("improve", common, personal, ("variances",))
+    told = []
+    for rules in (None, DEFAULT_RULES):
+        site = half(X, y, tmp_path / str(rules is None), rules, algorithm="fedgrem", n_components=2)
+        told.append(site.answer(1, asked, 0))
+    lifted, kept = (answer.arrays["components"][0] for answer in told)
+    np.testing.assert_allclose(lifted[1], X[7], atol=1e-6)
+    np.testing.assert_array_equal(kept, sent[0], "the other group is all rows but one")
+    assert (told[1].arrays["variances"] >= 1e90).all()
+    alone = half(X, y, tmp_path / "alone", DEFAULT_RULES, algorithm="fedgrem", n_components=2)
+    assert alone.answer(1, Ask("start"), 0).fault.reason in WITHHELD
+
+
+def test_a_batch_of_one_row_is_that_row(tmp_path):
+    X, y = two_groups()
+    personal = {
+        "components": np.zeros((1, 1, 2)),
+        "order": np.zeros((1, 1), dtype=np.int64),
+        "weights": np.ones((1, 1)),
+    }
+    common = {"covariance": np.empty((0, 0)), "noise": np.empty(0)}
+    read = []
+    for rules in (None, DEFAULT_RULES):
+        chosen = {"n_components": 1, "batch_size": 1}
+        site = half(X, y, tmp_path / str(rules is None), rules, algorithm="fedgrem", **chosen)
+        read.append(site.answer(1, Ask("improve", common, personal), 0).arrays["components"][0, 0])
+    assert nearest(read[0], X) < 1e-12
+    np.testing.assert_array_equal(read[1], 0.0)
+
+
+def test_points_far_out_make_the_information_about_one_patient(tmp_path):
+    X, _ = honest_site(4, 100)
+    y = (np.arange(100) % 2).astype(float)
+    steep = 2000.0 * np.eye(4)[:1]
+    steep[0, -1] = -2000.0 * np.sort(X[:, 0])[50] + 1e-3
+    question = {
+        "points": steep,
+        "basis": np.eye(4),
+        "offset": np.zeros(4),
+        "scale": np.array(1.0),
+        "random": np.array([3]),
+        "spread": np.eye(1),
+        "places": np.zeros((1, 1), dtype=np.int64),
+    }
+    answers = {}
+    for rules in (None, DEFAULT_RULES):
+        site = half(
+            X, y, tmp_path / str(rules is None), rules, algorithm="mixed_model", family="binomial"
+        )
+        answers[rules] = site.answer(1, Ask("plain", question), 0)
+    assert answers[None].fault is None
+    assert answers[DEFAULT_RULES].fault == Fault(Reason.FEW_ROWS, "information")
+
+
+# ------------------------------------------------------------------ the look itself
+
+
+def test_rows_that_hardly_count_hide_nobody():
+    X, y = honest_site(1, 60)
+    weights = np.full(60, 1e-9)
+    weights[5] = 1.0
+    assert examine(X, y, weights).n_distinct < 1.001
+    assert examine(X, y, np.full(60, 0.3)).n_distinct == 60
+    assert Table(X, y).look(np.zeros(60)).n_rows == 0
+
+
+def test_a_cell_of_a_group_is_counted_inside_the_group():
+    X, y = honest_site(1, 60)
+    X[:, 1] = np.arange(60) % 2
+    weights = np.where(np.arange(60) % 2 == 0, 1.0, 1e-12)
+    weights[1] = 1.0
+    look = examine(X, y, weights)
+    assert look.n_distinct > 30 and look.smallest_cell < 1.001
+    far = np.where(np.arange(60) % 2 == 0, 1.0, 1e-200 * np.arange(60))
+    assert examine(X, y, far).smallest_cell > 10, "sums of what nearly vanishes are sums, too"
+
+
+def test_weights_of_rows_are_part_of_the_look(tmp_path):
+    X, y = honest_site(1, 60)
+    client = Federation.from_clients({"a": (X, y)})
+    weights = np.full(60, 1e-9)
+    weights[5] = 1.0
+    from fedkin.privacy.disclosure import Guard
+
+    schema = find_algorithm("fmlr").step("statistics").reply
+    guard = Guard(DisclosureRules(), client.with_weights(weights))
+    assert guard.reply(schema, {}) == Fault(Reason.FEW_ROWS, "statistics")
