@@ -54,6 +54,10 @@ def turn(reply):
     reply *= -1
 
 
+def likelier(reply):
+    reply += 1e5
+
+
 def statistics_without_rows(reply):
     """Every pair of columns is possible, all together are not."""
     size = 7
@@ -122,11 +126,17 @@ def test_impossible_statistics_cost_their_site_only(lie, robust):
         ("weighted_sums", "sums", put(np.s_[..., -2], -1e9)),
         ("weighted_sums", "sums", put(np.s_[:, 0], 0.0)),
         ("weighted_sums", "counts", put(np.s_[...], 1.0)),
+        ("weighted_sums", "loglik", likelier),
     ],
     ids=lambda part: part if isinstance(part, str) else part.__name__,
 )
 def test_impossible_replies_in_any_round_cost_their_site_only(step, field, lie):
     check(fit_with_liar(step, field, lie, share="sums"), without_liar(share="sums"))
+
+
+def test_a_likelihood_that_a_site_cannot_have_is_seen_also_at_the_end():
+    fitted = fit_with_liar("settle", "loglik", likelier, share="sums")
+    assert list(fitted.implausible_sites_) == [LIAR]
 
 
 def test_when_nobody_is_possible_the_run_says_so():

@@ -20,6 +20,7 @@ from fedkin.models.grouped_regression import (
     Parameters,
     Totals,
     best_residuals,
+    density_coefficients,
     expect,
     noise_density,
     pack_noise,
@@ -181,6 +182,9 @@ class AtSites(Expectation):
     site's number of rows and scale of the target; single replies are only checked for being
     possible, and kept for the rounds a site misses."""
 
+    _measured: tuple[Array, Floats, Floats] | None = None
+    """Who told of its target, what, and the sum of its weights."""
+
     def open(self) -> Server:
         """Learn who is there, how many rows, and the scale of the target."""
         fields = ("mass", "log_weights") if self.settings.weighted else ()
@@ -197,6 +201,7 @@ class AtSites(Expectation):
         self.squares, self.statistics = np.full(m, np.nan), np.full((m, q), np.nan)
         heard = replies.clients[fine]
         self.rows[heard], self.squares[heard] = target[fine, 0], target[fine, 2]
+        self._measured = heard, target[fine, :3], mass[fine]
         self._measure(target[fine, :3], int(n_coef), mass[fine])
         if fields:
             self.log_volume = 0.5 * float(replies["log_weights"][fine].sum())
@@ -210,6 +215,7 @@ class AtSites(Expectation):
         common = self._message(parameters)
         replies = yield Ask("weighted_sums", common, fraction=fraction, note="EM")
         fine = self._possible_sums(replies.clients, replies["sums"], replies["counts"])
+        fine &= self._possible_likelihoods(replies, parameters)
         kept = self._believe(replies.clients, fine)
         parts = {name: replies[name] for name in Totals._fields}
         if not kept.all():
@@ -251,9 +257,9 @@ class AtSites(Expectation):
     def settle(self, parameters: Parameters) -> Server:
         """Every site's groups and likelihood under the final parameters."""
         replies = yield Ask("settle", self._message(parameters), note="sites learn their group")
-        kept = self._believe(
-            replies.clients, self._same(self.rows, replies.clients, replies["rows"])
-        )
+        fine = self._same(self.rows, replies.clients, replies["rows"])
+        fine &= self._possible_likelihoods(replies, parameters)
+        kept = self._believe(replies.clients, fine)
         m, clients = len(self.roster), replies.clients[kept]
         return Sites(
             over_roster(replies["loglik"][kept, 0], clients, m),
@@ -267,8 +273,16 @@ class AtSites(Expectation):
     # ------------------------------------------------------------ which replies are possible
 
     def _believe(self, clients: Array, fine: Array) -> Array:
-        """Note sites whose reply is impossible; the replies to use: of sites believed so far."""
-        self.implausible[clients[~fine]] = True
+        """Note sites whose reply is impossible; the replies to use: of sites believed so far.
+
+        Size and scale are then those of the others: a liar must not have set them.
+        """
+        lost = clients[~fine & ~self.implausible[clients]]
+        self.implausible[lost] = True
+        if len(lost) and self._measured is not None:
+            heard, target, mass = self._measured
+            still = ~self.implausible[heard]
+            self._measure(target[still], self.n_coefficients, mass[still])
         return ~self.implausible[clients]
 
     def _possible_sums(self, clients: Array, sums: Floats, counts: Floats) -> Array:
@@ -291,6 +305,18 @@ class AtSites(Expectation):
             largest = np.abs(gaps, out=gaps).max(axis=(1, 2))
             fine[block] &= np.all(largest <= POSSIBLE_SLACK * np.abs(own), axis=1)
         return fine
+
+    def _possible_likelihoods(self, replies: Replies, parameters: Parameters) -> Array:
+        """Whether log likelihoods are what each site's own statistics give, (m,), where known."""
+        known = ~np.isnan(self.statistics[replies.clients, -1])
+        own = np.where(known[:, None], self.statistics[replies.clients], 0.0).T
+        outside = None if self.noise is None else noise_density(own, self.noise)
+        _, right = responsibilities(own, parameters, outside)
+        size = np.abs(density_coefficients(parameters)) @ np.abs(own)
+        slack = POSSIBLE_SLACK * (1.0 + size.max(axis=1) + np.abs(right))
+        sent = replies["loglik"].T
+        same: Array = np.all(np.abs(sent - right) <= slack, axis=0)
+        return same | ~known
 
     def _possible_statistics(self, clients: Array, statistics: Floats) -> Array:
         """Look at sites' statistics (m, q) for the first time and keep those that are possible."""

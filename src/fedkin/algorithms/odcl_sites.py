@@ -62,7 +62,7 @@ class Sites:
 
         Numbers that no rows can give cost their site its part: it counts as not heard.
         """
-        fine = _plausible(replies)
+        fine = _plausible(replies, self.settings.fit_intercept)
         self.implausible[replies.clients[~fine]] = True
         about_fit = {name: array[fine] for name, array in replies.items() if name != "choice"}
         self._last.put(replies.clients[fine], about_fit)
@@ -134,6 +134,8 @@ class Sites:
         if how == "median":
             return aggregate.geometric_medians(models, labels, n_clusters)
         weights = np.ones(self.n_sites) if how == "mean" else self.rows
+        if self.settings.robust:
+            weights = aggregate.capped(weights)
         means = aggregate.weighted_means(models, labels, n_clusters, weights)
         evidence = self.evidence() if how == "precision" else None
         if evidence is None:
@@ -150,12 +152,19 @@ class Sites:
         return evidence.take(np.flatnonzero(labels >= 0)).population
 
 
-def _plausible(replies: Replies) -> Bools:
+def _plausible(replies: Replies, fit_intercept: bool) -> Bools:
     """Whether rows can have given what each client sent, (m,)."""
     fine: Bools = np.ones(len(replies.clients), dtype=bool)
     if "statistics" in replies and replies["statistics"].shape[1]:
-        # Rows may have weights, which the server does not see: their sum is not their number.
-        fine &= possible(np.ascontiguousarray(replies["statistics"].T), False)
+        sums = np.ascontiguousarray(replies["statistics"].T)
+        fine &= possible(sums, False)
+        if fit_intercept:
+            # Rows may have weights, at all sites or at none: else their sum is their number.
+            counted = np.abs(sums[-4] - sums[-1]) <= POSSIBLE_SLACK * np.abs(sums[-1])
+            fine &= counted | (2 * counted.sum() <= len(counted))
+        if "rows" in replies:
+            gap = np.abs(replies["rows"] - sums[-1])
+            fine &= gap <= POSSIBLE_SLACK * np.abs(sums[-1])
     if "rows" in replies:
         fine &= (replies["rows"] >= 1) & (replies["rows"] <= MOST_ROWS)
     if "covariance" in replies and replies["covariance"].shape[1]:

@@ -31,7 +31,7 @@ from fedkin.protocol import (
     Traffic,
     inspect,
 )
-from fedkin.protocol.gate import LOSSES, WITHHELD, Batch, Fault, Faults, merged
+from fedkin.protocol.gate import LOSSES, WITHHELD, Batch, Fault, Faults, compared, merged
 from fedkin.settings import Settings
 
 logger = logging.getLogger("fedkin")
@@ -240,6 +240,9 @@ def _ask_clients(
         replies = merged(schema, batches, dims, faults)
     else:
         replies, faults = inspect(schema, batches, step.dims(ask))
+    if replies is not None:
+        replies, far = compared(schema, replies)
+        faults.update(far)
     faults.update(failed)
     refusals = tuple(Refusal(number, roster.names[k], faults[k]) for k in sorted(faults))
     dropped = _given_up(faults, rules, books, roster, link.last_error) if faults else ()

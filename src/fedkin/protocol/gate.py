@@ -13,6 +13,8 @@ import numpy as np
 from fedkin.arrays import Arrays, Bools, Indices
 from fedkin.protocol.messages import Dims, Field, ProtocolError, Replies, Schema
 
+# So many sites must have sent something other than zero before any of them is compared with others.
+LEAST_COMPARED = 4
 # Longest name of a field that a foreign message may make us repeat.
 LONGEST_NAME = 80
 
@@ -30,6 +32,7 @@ class Reason(StrEnum):
     NOT_FINITE = "not a finite number"
     BOUND = "a value over the bound"
     RANGE = "a value that cannot be"
+    SCALE = "a value far beyond those of the other sites"
     FEW_ROWS = "too few rows behind an entry"
     CELL = "withheld by the site's rule: too few rows in a cell; merge levels or drop the column"
     PARAMETERS = "withheld by the site's rule: too many parameters for its rows; use fewer columns"
@@ -199,6 +202,31 @@ def merged(schema: Schema, batches: Sequence[Batch], dims: Dims, faults: Faults)
     order = np.argsort(clients)
     arrays = {name: np.concatenate([arrays[name] for _, arrays in batches]) for name in schema}
     return Replies(clients[order], {name: array[order] for name, array in arrays.items()})
+
+
+def compared(schema: Schema, replies: Replies) -> tuple[Replies | None, Faults]:
+    """The replies of a round without those whose values are far beyond the other sites' (`reach`).
+
+    What is usual is the median over sites of their largest values that are not zero.
+    """
+    faults: Faults = {}
+    for name, declared in schema.items():
+        if declared.reach is None or len(replies.clients) < LEAST_COMPARED:
+            continue
+        array = replies[name]
+        largest = np.abs(array).reshape(len(array), -1).max(axis=1, initial=0.0)
+        some = largest[largest > 0]
+        if len(some) < LEAST_COMPARED:
+            continue
+        far = largest > declared.reach * np.median(some)
+        faults.update(dict.fromkeys(map(int, replies.clients[far]), Fault(Reason.SCALE, name)))
+    if not faults:
+        return replies, faults
+    here = np.array([int(k) not in faults for k in replies.clients])
+    if not here.any():
+        return None, faults
+    arrays = {name: replies[name][here] for name in replies}
+    return Replies(replies.clients[here], arrays), faults
 
 
 def _form(

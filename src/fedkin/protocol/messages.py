@@ -51,6 +51,10 @@ class Field:
     bound: float = DEFAULT_BOUND
     least_rows: int = 1
     """A client with fewer rows behind each entry does not send the reply at all."""
+    reach: float | None = None
+    """How many times the median site's largest value there may be: the data's own scale bounds what
+    a site can say, without a round to agree on it. None where sites may differ without limit, or
+    where a program looks at the values itself."""
     least: float | None = None
     """The least value there can be: 0 for what has no sign, 1 for what is counted from one."""
     reveals: Reveals = "fit"

@@ -87,12 +87,14 @@ class FedGmmResult(JoinedResult):
 MOMENTS = Field(
     ("M", "v"),
     "weights, rows and products of x, weighted by responsibility, added up",
+    reach=sites.FAR_PRODUCTS,
     reveals="products",
     empty=0.0,
 )
 SUMS = Field(
     ("R", "q"),
     "products of features and target, weighted by responsibility, added up",
+    reach=sites.FAR_PRODUCTS,
     reveals="products",
     empty=0.0,
 )

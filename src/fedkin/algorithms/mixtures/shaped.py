@@ -25,6 +25,7 @@ import numpy as np
 
 from fedkin.algorithms.mixtures.coordinator import largest_change
 from fedkin.algorithms.mixtures.result import FedGremResult
+from fedkin.algorithms.mixtures.sites import FAR, FAR_PRODUCTS
 from fedkin.alignment import by_coordinates
 from fedkin.arrays import Bools, Floats
 from fedkin.federation import Federation
@@ -64,8 +65,8 @@ _SCATTER = "scatter of the rows of every group about their mean, by kind of cova
 OF_GROUPS = {
     "rows": ROWS,
     "counts": Field(("R",), "rows of every group", least=0.0, reveals="count", empty=0.0),
-    "means": Field(("R", "d"), _MEAN, reveals="model", empty="means"),
-    "scatter": Field(("R", "q"), _SCATTER, reveals="products", empty=0.0),
+    "means": Field(("R", "d"), _MEAN, reach=FAR, reveals="model", empty="means"),
+    "scatter": Field(("R", "q"), _SCATTER, reach=FAR_PRODUCTS, reveals="products", empty=0.0),
     "loglik": Field((), "log likelihood of the site's rows"),
 }
 OF_LABELS = {**OF_GROUPS, "means": replace(OF_GROUPS["means"], empty=0.0)}

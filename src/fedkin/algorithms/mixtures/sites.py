@@ -30,10 +30,15 @@ BATCH_RATE = 0.7
 # Two ends of one climb differ by far less than this in log likelihood.
 CLEAR = 1.0
 
+# Beyond so many times the median site's values, squares leave nothing of the other sites'.
+FAR = 1e7
+# Likewise where products of values are added up.
+FAR_PRODUCTS = FAR**2
+
 # ------------------------------------------------------------------ what may leave a client
 
 ROWS = Field((), "number of rows", least=0.0, reveals="count")
-COMPONENTS = Field(("R", "p"), "the site's means or coefficients", reveals="model")
+COMPONENTS = Field(("R", "p"), "the site's means or coefficients", reach=FAR, reveals="model")
 # A component with few rows behind it is the one that the site was sent.
 IMPROVED = replace(COMPONENTS, empty="components")
 LOGLIK = Field((), "log likelihood of the site's rows")
@@ -41,6 +46,7 @@ HALVINGS = Field((), "how often the gradient step had to be halved so far", leas
 SUMS = Field(
     ("R", "q"),
     "rows (or their products), weighted by responsibility and added up",
+    reach=FAR_PRODUCTS,
     reveals="products",
     empty=0.0,
 )
@@ -55,6 +61,7 @@ OPTIONAL = {
     "scatter": Field(
         ("d", "d"),
         "squares and products of the rows about their component's mean",
+        reach=FAR_PRODUCTS,
         reveals="products",
     ),
     "residual": Field((), "mean squared residual of the site's rows"),
