@@ -38,7 +38,9 @@ class Reason(StrEnum):
     PARAMETERS = "withheld by the site's rule: too many parameters for its rows; use fewer columns"
     LEVERAGE = "withheld by the site's rule: one row stands out; drop or coarsen a column"
     DIFFERENCE = "withheld by the site's rule: too few rows differ from those of an earlier run"
-    CUT = "withheld by the site's rule: its rows have left cut into other parts; keep folds and seed"
+    CUT = (
+        "withheld by the site's rule: its rows have left cut into other parts; keep folds and seed"
+    )
     BUDGET = "withheld by the site's rule: more questions than it answers"
     POLICY = "not allowed by the site's policy"
     ERROR = "the client function failed"
