@@ -9,12 +9,13 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import io
+import math
 import os
 import secrets
 import zipfile
 import zlib
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 import numpy as np
 
@@ -28,6 +29,8 @@ DAMAGE = (
     TypeError,
     EOFError,
     NotImplementedError,
+    RuntimeError,
+    SyntaxError,
     zipfile.BadZipFile,
     zlib.error,
 )
@@ -102,12 +105,41 @@ def sealed(arrays: Arrays) -> bytes:
     return content[: -len(_NO_COMMENT)] + len(seal).to_bytes(2, "little") + seal
 
 
-def load_arrays(path: str | Path, seal: bool = False) -> dict[str, Array]:
-    """The arrays of an npz file; never an object. With `seal`, a file without one is damaged."""
-    content = Path(path).read_bytes()
+def load_arrays(
+    path: str | Path, seal: bool = False, most_bytes: int | None = None
+) -> dict[str, Array]:
+    """The arrays of an npz file; never an object. With `seal`, a file without one is damaged.
+
+    How large it is, and each array in it, is known from its heads before any of it is read: a file
+    of more than `most_bytes` costs no memory, nor does one that claims to hold more than it does.
+    """
+    place = Path(path)
+    if most_bytes is not None and place.stat().st_size > most_bytes:
+        raise ValueError(f"{path} holds more than {most_bytes:,} bytes")
+    content = place.read_bytes()
     _check_seal(content, seal, path)
-    with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-        return dict(stored)
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        members = archive.infolist()
+        total = sum(member.file_size for member in members)
+        if most_bytes is not None and total > most_bytes:
+            raise ValueError(f"{path} holds {total:,} bytes, more than {most_bytes:,}")
+        return {member.filename.removesuffix(".npy"): _member(archive, member) for member in members}
+
+
+def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
+    """One array of an archive, whose head must say just how many bytes follow."""
+    with archive.open(member) as file:
+        version = np.lib.format.read_magic(file)
+        read = {(1, 0): np.lib.format.read_array_header_1_0}.get(
+            version, np.lib.format.read_array_header_2_0
+        )
+        shape, by_columns, dtype = read(file)
+        size = math.prod(shape) * dtype.itemsize
+        if dtype.hasobject or file.tell() + size != member.file_size:
+            raise ValueError(f"{member.filename} does not hold the array that it says")
+        content = file.read()
+    order: Literal["F", "C"] = "F" if by_columns else "C"
+    return np.ndarray(shape, dtype, bytearray(content), order=order)
 
 
 def _check_seal(content: bytes, required: bool, path: str | Path) -> None:

@@ -17,14 +17,24 @@ from typing import Any
 import numpy as np
 
 from fedkin.arrays import Arrays, Indices
-from fedkin.durable import load_arrays, own_salt, private_folder, save_arrays
+from fedkin.durable import DAMAGE, load_arrays, own_salt, private_folder, save_arrays
 from fedkin.engines.driver import Rules, drive
 from fedkin.engines.journal import Record
 from fedkin.federation import Federation
 from fedkin.names import canonical_name, name_order
 from fedkin.privacy.disclosure import DEFAULT_RULES, DisclosureRules, Guard, Released
 from fedkin.privacy.ledger import Ledger
-from fedkin.protocol import Algorithm, Ask, Fault, Memory, ProtocolError, Reason, Roster, Run
+from fedkin.protocol import (
+    LARGEST_MESSAGE,
+    Algorithm,
+    Ask,
+    Fault,
+    Memory,
+    ProtocolError,
+    Reason,
+    Roster,
+    Run,
+)
 from fedkin.protocol.gate import Batch, Faults
 from fedkin.randomness import KeyRing
 from fedkin.settings import Settings
@@ -98,12 +108,12 @@ def _released(ledger: str | Path | None) -> Released | None:
 def read_reply(path: str | Path) -> ReplyFile:
     """A site's reply; a file that is none is refused by name."""
     try:
-        arrays = load_arrays(path)
+        arrays = load_arrays(path, most_bytes=LARGEST_MESSAGE)
         about: dict[str, Any] = json.loads(str(arrays.pop(_ABOUT)))
         site = canonical_name(about["site"])
         settings, features = dict(about["settings"]), tuple(map(str, about["features"]))
         return ReplyFile(site, str(about["algorithm"]), settings, features, arrays)
-    except (KeyError, TypeError, ValueError, OSError, EOFError) as error:
+    except DAMAGE as error:
         raise ValueError(f"{path} is not a reply file of a fedkin site: {error}") from None
 
 

@@ -90,7 +90,7 @@ class Journal:
                     f"{self.folder} holds another run (its {told} differ); choose another folder "
                     "or remove this one"
                 )
-            if data is not None and kept["data"] != data(bytes.fromhex(kept["salt"])):
+            if data is not None and kept["data"] != data(_salt(self.folder, kept["salt"])):
                 raise ProtocolError(
                     f"the data changed since the run in {self.folder} began; bring back the rows "
                     "it began with, or start a new run folder"
@@ -119,12 +119,9 @@ class Journal:
         if not path.exists():
             raise ProtocolError(f"{self.folder} holds no run (run.json is missing)")
         try:
-            loaded: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
+            return _Configuration(path, json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, TypeError):
-            raise ProtocolError(
-                f"{path} is damaged; restore it from a backup or start a new run folder"
-            ) from None
-        return loaded
+            raise _damaged(path) from None
 
     def append(self, record: Record) -> None:
         """Write down a round that is closed."""
@@ -198,6 +195,28 @@ def _decoded(number: int, arrays: Arrays, facts: dict[str, Any]) -> Record:
         tuple(map(Refusal.from_json, facts["refusals"])),
         tuple(facts["dropped"]),
     )
+
+
+class _Configuration(dict[str, Any]):
+    """What run.json says; what it should say and does not is damage."""
+
+    def __init__(self, path: Path, told: Any) -> None:
+        super().__init__(told)
+        self._path = path
+
+    def __missing__(self, key: str) -> Any:
+        raise _damaged(self._path)
+
+
+def _damaged(path: Path) -> ProtocolError:
+    return ProtocolError(f"{path} is damaged; restore it from a backup or start a new run folder")
+
+
+def _salt(folder: Path, told: Any) -> bytes:
+    try:
+        return bytes.fromhex(told)
+    except (TypeError, ValueError):
+        raise _damaged(folder / "run.json") from None
 
 
 def _difference(key: str, kept: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +23,9 @@ from fedkin.protocol import Reason, Schema
 
 # What every line of the ledger has.
 _WRITTEN = {"time", "run", "round", "step", "sites", "withheld", "fields"}
+_FACTS = {"dtype", "shape", "numbers", "bytes", "sha256"}
+# Files of numbers beside the ledger.
+VALUES_NAME = re.compile(r"[0-9]{8,}\.npz")
 
 
 class Ledger:
@@ -89,15 +93,20 @@ class Ledger:
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 entry = json.loads(line)
-            except json.JSONDecodeError:
+            except (ValueError, RecursionError):
                 continue
-            if isinstance(entry, dict) and set(entry) >= _WRITTEN:
+            if _whole(entry):
                 entries.append(entry)
         return entries
 
     def values(self, entry: Mapping[str, Any]) -> dict[str, Array]:
         """The numbers of one entry; none if it was withheld or values are not kept."""
-        return load_arrays(self.folder / entry["values"]) if "values" in entry else {}
+        if "values" not in entry:
+            return {}
+        name = str(entry["values"])
+        if not VALUES_NAME.fullmatch(name):
+            raise ValueError(f"the ledger names {name!r}, which is no file of its own: damaged")
+        return load_arrays(self.folder / name, seal=True)
 
     def account(
         self, site: str | None = None, schema: Schema | None = None
@@ -116,6 +125,19 @@ class Ledger:
                 if schema and name in schema:
                     row["meaning"] = schema[name].meaning
         return totals
+
+
+def _whole(entry: Any) -> bool:
+    """Whether an entry is as it was written; a damaged one tells nothing."""
+    if not isinstance(entry, dict) or not set(entry) >= _WRITTEN:
+        return False
+    fields, sites = entry["fields"], entry["sites"]
+    if not isinstance(fields, dict) or not isinstance(sites, list) or not sites:
+        return False
+    facts = all(isinstance(one, dict) and set(one) >= _FACTS for one in fields.values())
+    return facts and all(
+        isinstance(one[name], int) for one in fields.values() for name in ("numbers", "bytes")
+    )
 
 
 def _described(array: Array) -> dict[str, Any]:

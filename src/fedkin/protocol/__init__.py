@@ -17,6 +17,7 @@ from fedkin.protocol.gate import Fault, Reason, bind, inspect
 from fedkin.protocol.last_replies import LastReplies
 from fedkin.protocol.messages import (
     DEFAULT_BOUND,
+    LARGEST_MESSAGE,
     Ask,
     Behind,
     DrawnSeed,
@@ -34,6 +35,7 @@ from fedkin.protocol.runs import Refusal, Result, Run, Traffic
 
 __all__ = [
     "DEFAULT_BOUND",
+    "LARGEST_MESSAGE",
     "Algorithm",
     "Answer",
     "Ask",

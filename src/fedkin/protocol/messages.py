@@ -27,6 +27,8 @@ N are the rows of all clients that were asked; further axes are the first ones o
 """
 
 DEFAULT_BOUND = 1e100
+# No message is larger, in bytes: what says that it is, is not read.
+LARGEST_MESSAGE = 1 << 28
 
 
 class QuorumLost(RuntimeError):

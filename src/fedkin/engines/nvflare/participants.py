@@ -19,11 +19,14 @@ from typing import Any
 from fedkin.durable import open_private, private_folder
 from fedkin.engines.nvflare.kits import LOCAL_SERVER, PROJECT, settle_storage, write_json
 from fedkin.engines.nvflare.site_process import SITE_FILE
+from fedkin.protocol import LARGEST_MESSAGE
 
 # Seconds. Each is far below FLARE's default, measured to shorten start, end and recovery.
 HEARTBEAT = 2
 LAST_WORD = 10
 POLL = 0.5
+# What FLARE calls the most that it sends, and the most that it makes room for.
+MESSAGE_LIMITS = ("NVFLARE_MAX_MESSAGE_SIZE", "NVFLARE_STREAMING_MAX_BLOB_SIZE")
 
 
 class KitError(ValueError):
@@ -77,6 +80,8 @@ class Kit:
         # Secure logging keeps tracebacks out of what FLARE itself sends about failures.
         quiet = {"TMPDIR": str(self.folder / "tmp"), "NVFLARE_SECURE_LOGGING": "1"}
         quiet["NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT"] = str(LAST_WORD)
+        # A stream that says it is longer is ended before there is room for it.
+        quiet |= dict.fromkeys(MESSAGE_LIMITS, str(LARGEST_MESSAGE))
         with open_private(self.folder / "console.log", "ab") as log:
             return subprocess.Popen(
                 self.command(),

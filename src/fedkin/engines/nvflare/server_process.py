@@ -215,6 +215,7 @@ def understood(reply: Any, columns: Sequence[str] = ()) -> tuple[dict[str, Any],
     """A site's reply, whatever it may be: its arrays, or what is wrong."""
     if not isinstance(reply, dict) or not isinstance(reply.get("arrays"), dict):
         return {}, Fault(Reason.UNDECLARED)
-    if reply.get("reason"):
+    reason = reply.get("reason", "")
+    if not isinstance(reason, str) or reason:
         return {}, Fault.from_json(reply, columns)
     return reply["arrays"], None
