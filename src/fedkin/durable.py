@@ -123,7 +123,9 @@ def load_arrays(
         total = sum(member.file_size for member in members)
         if most_bytes is not None and total > most_bytes:
             raise ValueError(f"{path} holds {total:,} bytes, more than {most_bytes:,}")
-        return {member.filename.removesuffix(".npy"): _member(archive, member) for member in members}
+        return {
+            member.filename.removesuffix(".npy"): _member(archive, member) for member in members
+        }
 
 
 def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:

@@ -291,9 +291,10 @@ def test_ten_thousand_damages_are_words(kind):
 
 def test_a_file_that_claims_to_be_huge_costs_no_memory(tmp_path):
     path = tmp_path / "huge.npz"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open(
-        "coef.npy", "w", force_zip64=True
-    ) as file:
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("coef.npy", "w", force_zip64=True) as file,
+    ):
         np.lib.format.write_array_header_1_0(
             file, {"descr": "<f8", "fortran_order": False, "shape": (1 << 28,)}
         )

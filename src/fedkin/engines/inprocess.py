@@ -372,7 +372,7 @@ class _LocalLink:
         found: Faults = {}
         released: dict[int, Arrays] = {}
         for i, k in enumerate(map(int, clients)):
-            own = {name: array[i : i + 1] for name, array in arrays.items()}
+            own: Arrays = {name: array[i : i + 1] for name, array in arrays.items()}
             sent = {**ask.common, **{name: array[k] for name, array in ask.personal.items()}}
             guard = self.guards[k]
             fault = guard.question(ask.step, asked)

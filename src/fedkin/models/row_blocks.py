@@ -143,7 +143,9 @@ class RowBlocks:
         inside, first = np.ones(self.sizes.sum()), np.cumsum(self.sizes) - self.sizes
         for block in self.blocks:
             drawn = block.drawn(keys, batch_size)
-            for k, client in enumerate(block.clients if drawn is not None else ()):
+            if drawn is None:
+                continue
+            for k, client in enumerate(block.clients):
                 own = inside[first[client] : first[client] + self.sizes[client]]
                 own[:] = np.isin(np.arange(len(own)), drawn[k])
         return inside

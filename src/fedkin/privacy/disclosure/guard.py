@@ -135,7 +135,10 @@ class Guard:
         for names in alike.values():
             weights, fields = behind[names[0]], {name: schema[name] for name in names}
             if weights.ndim == 1:
-                weights, kept = weights[:, None], {n: a[:, None] for n, a in kept.items()}
+                fault = self._judged(fields, kept, weights)
+                if fault is not None:
+                    return arrays, fault
+                continue
             for lead in np.ndindex(weights.shape[1:-1]):
                 bad, fault = self._few(fields, kept, weights, lead)
                 if fault is None:
@@ -146,9 +149,15 @@ class Guard:
                     kept[name] = _emptied(
                         kept[name], arrays[name], (*lead, r), fields[name].empty, sent
                     )
-            if behind[names[0]].ndim == 1:
-                kept = {n: a[:, 0] for n, a in kept.items()}
         return kept, None
+
+    def _judged(self, fields: Schema, entries: Arrays, rows: Floats) -> Fault | None:
+        """The rule that withholds entries in which rows count so much; none if no row does."""
+        look = self._table.look(rows)
+        fault = judge(self.rules, look, fields, entries) if look.n_rows else None
+        if fault is not None:
+            self._tell(fault, look)
+        return fault
 
     def _few(
         self, fields: Schema, arrays: Arrays, weights: Floats, lead: tuple[int, ...]
@@ -158,23 +167,16 @@ class Guard:
         What is left out can be found from the others where the whole is known: so many parts stay
         that together they obey the rules.
         """
-        own = weights[(slice(None), *lead)]
-        entries = {name: arrays[name][(slice(None), *lead, 0)] for name in fields}
-
-        def judged(rows: Floats) -> Fault | None:
-            look = self._table.look(rows)
-            fault = judge(self.rules, look, fields, entries) if look.n_rows else None
-            if fault is not None:
-                self._tell(fault, look)
-            return fault
-
-        faults = {r: judged(own[:, r]) for r in range(own.shape[1])}
+        place: Any = (slice(None), *lead)
+        own = weights[place]
+        entries = {name: arrays[name][place][:, 0] for name in fields}
+        faults = {r: self._judged(fields, entries, own[:, r]) for r in range(own.shape[1])}
         bad = {r for r, fault in faults.items() if fault is not None}
         if not bad:
             return [], None
         reason = faults[min(bad)]
         for r in np.argsort(own.sum(axis=0)):
-            if judged(own[:, sorted(bad)].sum(axis=1)) is None:
+            if self._judged(fields, entries, own[:, sorted(bad)].sum(axis=1)) is None:
                 break
             bad.add(int(r))
         return sorted(bad), reason
@@ -224,5 +226,6 @@ def _emptied(
 ) -> Array:
     """A field without one of its entries."""
     made = now.copy() if now is first else now
-    made[(slice(None), *part)] = sent[empty][part] if isinstance(empty, str) else empty
+    place: Any = (slice(None), *part)
+    made[place] = sent[empty][part] if isinstance(empty, str) else empty
     return made
