@@ -143,6 +143,18 @@ def test_centres_chosen_on_purpose_read_a_patient(turn, tmp_path):
     assert nearest(patient, read[DEFAULT_RULES]) > 0.5
 
 
+def test_two_questions_that_differ_by_a_patient_still_read_it(tmp_path):
+    """What the rules do not stop; the page on deployment says so."""
+    X, y = two_groups()
+    site = half(X, y, tmp_path, DEFAULT_RULES, algorithm="fedgmm", n_components=1)
+    direction, ordered = np.array([1.0, 0.0]), np.sort(X[:, 0])
+    places = [(ordered[-k] + ordered[-k - 1]) / 2 for k in (20, 21)]
+    asked = [Ask("expect", cut_at(place, direction)) for place in places]
+    sums = [site.answer(1 + k, ask, 0).arrays["moments"][0, 1] for k, ask in enumerate(asked)]
+    read = (sums[1] - sums[0])[1:3] / (sums[1] - sums[0])[0]
+    assert nearest(read, X) < 1e-2
+
+
 def test_what_a_small_group_leaves_of_the_others_is_withheld_too(tmp_path):
     X, y = two_groups()
     site = half(X, y, tmp_path, DEFAULT_RULES, algorithm="fedgmm", n_components=1)

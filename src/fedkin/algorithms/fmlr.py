@@ -16,7 +16,8 @@ Where we differ from the paper
 - Sites may miss rounds or answer in turns (`fraction`): a site's last reply stands until its next
   (incremental EM), and likelihoods are scaled to all rows before they are compared.
 - A site that sends statistics no rows can give is left out from then on and reported
-  (`implausible`). Lies that rows could give are not seen.
+  (`implausible`). Lies that rows could give are not seen. With "sums", groups and likelihoods are
+  compared with what the site's own sums give.
 - A start from scratch with restarts side by side in one Ask; the paper assumes one near the truth.
 - `robust`: one more group, the null model with large heavy-tailed variance, takes clients that no
   regression explains; clients of a scale of their own stay out of the start.

@@ -307,15 +307,21 @@ class AtSites(Expectation):
         return fine
 
     def _possible_likelihoods(self, replies: Replies, parameters: Parameters) -> Array:
-        """Whether log likelihoods are what each site's own statistics give, (m,), where known."""
+        """Whether log likelihoods and, if sent, groups are what each site's statistics give, (m,).
+
+        A site whose statistics are not known yet is believed.
+        """
         known = ~np.isnan(self.statistics[replies.clients, -1])
         own = np.where(known[:, None], self.statistics[replies.clients], 0.0).T
         outside = None if self.noise is None else noise_density(own, self.noise)
-        _, right = responsibilities(own, parameters, outside)
+        share, right = responsibilities(own, parameters, outside)
         size = np.abs(density_coefficients(parameters)) @ np.abs(own)
         slack = POSSIBLE_SLACK * (1.0 + size.max(axis=1) + np.abs(right))
         sent = replies["loglik"].T
         same: Array = np.all(np.abs(sent - right) <= slack, axis=0)
+        if "counts" in replies:
+            gap = np.abs(replies["counts"].transpose(1, 2, 0) - share).max(axis=1)
+            same &= np.all(gap <= slack, axis=0)
         return same | ~known
 
     def _possible_statistics(self, clients: Array, statistics: Floats) -> Array:

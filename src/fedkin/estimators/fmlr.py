@@ -67,10 +67,11 @@ class FMLR(RegressorMixin, FederatedEstimator):
     weights : {None, "uniform"}
         Proportions of the regressions among sites; None learns them.
     robust : bool
-        Adds a group for sites that follow no regression (label -1). It protects against odd
-        data, not against lies: a site that sends numbers which no rows can give is left out with
-        or without it (`implausible_sites_`), but one that makes up numbers which rows could give,
-        or with `share="sums"` its group probabilities and likelihood, is believed.
+        Adds a group for sites that follow no regression (label -1). A site that sends numbers
+        which no rows can give, or with `share="sums"` groups and likelihoods that its own sums
+        do not give, is left out with or without it (`implausible_sites_`). One that makes up
+        numbers which rows could give is believed: with K given, a third of the sites that agree
+        on such numbers take the place of a kind; with K open they become one of their own.
     max_rounds : int
         The most EM steps.
     tol : float

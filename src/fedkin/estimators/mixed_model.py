@@ -56,7 +56,8 @@ class MixedModel(ReadMixedModel):
     fit_intercept : bool
         Whether there is an intercept.
     robust : bool
-        Whether odd sites (wrong units, poisoned, wild) are kept from leading and widening the fit.
+        Whether odd sites (wrong units, poisoned, wild) are kept from leading and widening the fit,
+        also where 30 % of them lie (study `liars`).
     trials : column or None
         Column of X (name or position) with the number of trials of each row; the target then counts
         successes. For family="binomial".

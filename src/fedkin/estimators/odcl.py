@@ -82,7 +82,8 @@ class ODCL(_WeightedRows):
         "precision", a warning names them.
     robust : bool
         Set aside sites far from every neighbour (label -1, named in `odd_sites_`); they keep their
-        own model. Groups of fewer than four sites count as far from every neighbour, too.
+        own model. Groups of fewer than four sites count as far from every neighbour, too. With
+        models alone, no site weighs more than twice the median one, whatever rows it claims.
     refine_rounds : int
         Further rounds in which sites choose the model that fits them best.
     space : {"auto", "models", "predictions"}
