@@ -239,6 +239,24 @@ def test_points_far_out_make_the_information_about_one_patient(tmp_path):
     assert answers[DEFAULT_RULES].fault == Fault(Reason.FEW_ROWS, "information")
 
 
+def test_steep_classes_make_the_information_about_one_patient(tmp_path):
+    X, _ = honest_site(4, 100)
+    y = (np.arange(100) % 2).astype(float)
+    half_way = np.sort(X[:, 0])[50]
+    faults = {}
+    for steepness in (1.0, 3000.0):
+        question = {
+            "coef": steepness * np.array([[[1.0, 0, 0, -half_way], [-1.0, 0, 0, half_way]]]),
+            "logs": np.full((1, 2, 4), -30.0),
+            "mean": np.zeros(3),
+            "spread": np.ones(3),
+        }
+        folder = tmp_path / str(steepness)
+        site = half(X, y, folder, DEFAULT_RULES, algorithm="softmax_mixed")
+        faults[steepness] = site.answer(1, Ask("look", question), 0).fault
+    assert faults == {1.0: None, 3000.0: Fault(Reason.FEW_ROWS, "information")}
+
+
 # ------------------------------------------------------------------ the look itself
 
 

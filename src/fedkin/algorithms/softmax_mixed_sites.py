@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,8 +12,8 @@ from fedkin.arrays import Arrays, Floats
 from fedkin.federation import Federation
 from fedkin.models.least_squares import upper_triangle
 from fedkin.models.softmax_left_out import left_out_loss, own_departures
-from fedkin.models.softmax_mixed import LabelledRows, find_modes, heights
-from fedkin.protocol import Field, Step
+from fedkin.models.softmax_mixed import LabelledRows, find_modes, heights, probabilities
+from fedkin.protocol import Field, Step, TracedReply
 
 
 class Told(NamedTuple):
@@ -89,7 +90,21 @@ def look(clients, cache, settings, common, personal, memory, keys):
             curve = np.diag(flat) - inverse * np.outer(flat, flat)
             information[who, g] = curve[:, upper[0], upper[1]]
     reply = {"height": height, "pull": pull, "information": information}
-    return reply, {"modes": modes}
+    behind = partial(rows_of_information, clients, settings, told, modes)
+    return TracedReply(reply, behind), {"modes": modes}
+
+
+def rows_of_information(clients, settings, told, modes):
+    """How much every row counts in the second derivatives of every set, (N, G).
+
+    A row whose class is certain does not: at coefficients chosen on purpose all but one are.
+    """
+    ones = np.ones((len(clients.X), int(settings.fit_intercept)))
+    table = np.concatenate([(clients.X - told.mean) / told.spread, ones], axis=1)
+    own = (told.coef + modes)[clients.owner]
+    share = probabilities(np.einsum("nd,ngcd->ngc", table, own))
+    often = 1.0 if clients.weights is None else clients.weights[:, None]
+    return {"information": often * (1.0 - np.square(share).sum(axis=2))}
 
 
 def known_modes(told: Told, memory: Any, m: int) -> Floats:
