@@ -105,6 +105,11 @@ class BenefitDisplay(_Dots):
     _what = "benefit"
 
     @classmethod
+    def _maker(cls, model: Any) -> dict[str, Any] | None:
+        """Nothing: a fit says nothing of rows left out."""
+        return None
+
+    @classmethod
     def from_benefit(cls, found: Any, *, ax: Any = None) -> Self:
         """Draw what `fedkin.inference.benefit` found; returns the display."""
         interval = np.asarray(found.interval)
