@@ -871,4 +871,38 @@ MUTANTS = (
         "wide = np.arange(len(n))",
         ("tests/maths/test_odd_sites.py::test_with_many_rows_a_small_misfit_is_no_oddness",),
     ),
+    Mutant(
+        "rows counted by their number, whatever their weight",
+        "privacy/disclosure/look.py",
+        "float(_effective(shares.sum(), np.square(shares).sum()))",
+        "float(len(shares))",
+        ("tests/deployment/test_rows_behind.py::test_rows_that_hardly_count_hide_nobody",),
+    ),
+    Mutant(
+        "the rest of a small group leaves",
+        "privacy/disclosure/guard.py",
+        "            bad.add(int(r))",
+        "            break",
+        (
+            "tests/deployment/test_rows_behind.py::"
+            "test_what_a_small_group_leaves_of_the_others_is_withheld_too",
+        ),
+    ),
+    Mutant(
+        "values compared with the largest site",
+        "protocol/gate.py",
+        "declared.reach * np.median(some)",
+        "declared.reach * np.max(some)",
+        ("tests/discordant/test_far_values.py::test_the_median_site_sets_the_scale",),
+    ),
+    Mutant(
+        "groups that the sums do not give are believed",
+        "algorithms/fmlr_expectation.py",
+        "        return same | ~known",
+        "        return same | known | ~known",
+        (
+            "tests/discordant/test_implausible_sites.py::"
+            "test_a_likelihood_that_a_site_cannot_have_is_seen_also_at_the_end",
+        ),
+    ),
 )
