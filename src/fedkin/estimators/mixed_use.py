@@ -15,7 +15,6 @@ from fedkin.algorithms.mixed_model_data import check_counts
 from fedkin.algorithms.mixed_model_facts import Rows
 from fedkin.algorithms.mixed_model_settings import CLASSES, MixedModelSettings
 from fedkin.algorithms.mixed_model_words import (
-    LEVEL,
     coefficient_intervals,
     fixed_table,
     variance_table,
@@ -23,6 +22,7 @@ from fedkin.algorithms.mixed_model_words import (
 from fedkin.estimators.base import FederatedEstimator
 from fedkin.estimators.mixed_classes import codes_of
 from fedkin.federation import Federation
+from fedkin.models.estimates import LEVEL
 from fedkin.tables import Table
 
 # The place of a site that is not in the fit.
@@ -159,6 +159,11 @@ class FittedMixedModel(RegressorMixin, FederatedEstimator):
         """Common coefficients with standard error, degrees of freedom, t, p and interval."""
         check_is_fitted(self)
         return fixed_table(self._result, self._facts, self._terms(), level)
+
+    @available_if(_has_errors)
+    def estimates(self, level=LEVEL) -> Table:
+        """What other estimators call `fixed_effects`."""
+        return self.fixed_effects(level)
 
     @available_if(_has_errors)
     def variance_components(self, level=LEVEL, intervals="wald") -> Table:
