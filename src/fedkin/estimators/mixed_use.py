@@ -55,6 +55,11 @@ class FittedMixedModel(RegressorMixin, FederatedEstimator):
 
     # ------------------------------------------------------------ use
 
+    @property
+    def _tells_spread(self) -> bool:
+        """Whether `predict` has standard deviations to tell."""
+        return bool(self.family != CLASSES)
+
     def predict(self, X, groups=None, return_std=False, level=None):
         """Expected target of each row, with what is known of its site.
 
