@@ -1,14 +1,19 @@
 """How sure components are that sites share by degrees: the centre's errors, and every site's own.
 
 Site k has components theta_k ~ N(center, V), and its rows tell of them with information I_k. At the
-end of a fit each theta_k is where the slope of its likelihood equals the pull of the centre, so that
+end of a fit each theta_k is where the slope of its likelihood equals the pull of the centre with the
+spread V that was used, so that
 
     M_k = (1 + V I_k)^-1,   W_k = I_k M_k = (V + I_k^-1)^-1
 
-are how theta_k follows the centre, and what site k tells of it. The centre's covariance is a sandwich
-over sites of their slopes with the W_k (`models.sandwich`). A site's own components have the
-posterior's covariance M_k V, what is not known of the centre, M_k cov M_k', and what is not known of
-the spread V between sites (Morris 1983). Without a spread a site's components are the centre.
+are how theta_k follows the centre, and what site k tells of it. The centre's covariance is a
+sandwich over sites of their slopes with the W_k (`models.sandwich`).
+
+A site's own components are off by M V I V M' + M U M' (rows, and the pull to the centre), by what is
+not known of the centre, M cov M', and of the spread (Morris 1983). U is the spread between sites once
+more, by restricted maximum likelihood: the fit's own V believes that it knows which row is of which
+group, and is too small where it does not. Likewise noise that was fitted is too small by the degrees
+of freedom that the components took.
 """
 
 from __future__ import annotations
@@ -23,6 +28,8 @@ from fedkin.models.sandwich import Terms, group_errors
 
 # More degrees of freedom than this make no difference.
 MOST_DEGREES = 1e9
+# Steps of Fisher's scoring to the spread between sites.
+SPREAD_STEPS = 30
 
 
 class ComponentErrors(NamedTuple):
@@ -41,75 +48,118 @@ class ComponentErrors(NamedTuple):
 
 
 class Told(NamedTuple):
-    """Of the sites: slopes (m, R, p), informations (m, R p, R p), whether they count (m,), how far
-    each of their components belongs to the others' (m, R), and how far it is from the centre,
-    (m, R, p)."""
+    """Of the sites: slopes (m, P) and informations (m, P, P) of P = R p numbers, how far each of
+    these belongs to the others' (m, P), zero for a site that does not count, and how far it is from
+    the centre, (m, P)."""
 
     slopes: Floats
     informations: Floats
-    used: Bools
     belongs: Floats
     away: Floats
 
 
-def component_errors(told: Told, between: Floats, metric: Floats) -> ComponentErrors:
-    """From what sites told; between them components vary by `between` (R,) times `metric` (p, p)."""
-    m, n_components, p = told.slopes.shape
-    size = n_components * p
-    spread = np.zeros((size, size))
-    for r in range(n_components):
-        own = slice(r * p, (r + 1) * p)
-        spread[own, own] = between[r] * metric
-    follows = np.linalg.inv(np.eye(size) + spread @ told.informations)
-    tells = told.informations @ follows
-    tells = 0.5 * (tells + tells.swapaxes(1, 2))
-    share = np.repeat(np.sqrt(told.belongs), p, axis=1)
-    terms = Terms(told.slopes.reshape(m, size), share[:, :, None] * tells * share[:, None, :])
-    labels = np.where(told.used, 0, -1)
-    found = group_errors(terms, labels, 1, np.full(m, np.inf))
-    covariance, degrees = found.covariance[0], found.degrees
-    posterior = follows @ spread
-    of_center = follows @ np.nan_to_num(covariance) @ follows.swapaxes(1, 2)
-    of_spread = _unsure_spread(told, terms.informations, posterior, between, metric)
-    total = posterior + of_center + of_spread
-    diagonal = np.einsum("mii->mi", total)
-    part = np.einsum("mii->mi", of_center)
-    with np.errstate(divide="ignore"):
-        site_degrees = degrees[0] * (diagonal / np.maximum(part, np.finfo(float).tiny)) ** 2
-    blocks = np.stack(
-        [total[:, r * p : (r + 1) * p, r * p : (r + 1) * p] for r in range(n_components)], axis=1
-    )
-    unknown = np.where(told.used[:, None, None], 0.0, np.nan)
+def component_errors(
+    told: Told, between: Floats, metric: Floats, n_numbers: float
+) -> ComponentErrors:
+    """From what sites told; between them components vary by `between` (R,) times `metric` (p, p).
+
+    `n_numbers` of the rows told a noise that was fitted; infinite where it is known.
+    """
+    (m, size), n_components, p = told.slopes.shape, len(between), len(metric)
+    shape, used = (m, n_components, p), told.belongs.any(axis=1)
+    told = _with_honest_noise(told, _spread(between, metric), n_numbers)
+    spread = _spread(between, metric)
+    follows, tells = _follows_and_tells(told, spread)
+    found = group_errors(Terms(told.slopes, tells), np.where(used, 0, -1), 1, np.full(m, np.inf))
+    covariance, degrees = np.nan_to_num(found.covariance[0]), found.degrees
+    honest, known = honest_between(told, between, metric)
+    pulled = follows @ spread
+    turned = follows.swapaxes(1, 2)
+    own = pulled @ told.informations @ pulled.swapaxes(1, 2)
+    own += follows @ _spread(honest, metric) @ turned
+    of_center = follows @ covariance @ turned
+    total = own + of_center + _of_spread(told, follows, honest, known, metric)
+    diagonal, part = (np.einsum("mii->mi", each) for each in (total, of_center))
+    ratio = diagonal / np.maximum(part, np.finfo(float).tiny)
+    site_degrees = np.minimum(degrees[0] * np.minimum(ratio, MOST_DEGREES) ** 2, MOST_DEGREES)
+    blocks = np.einsum("mrirj->mrij", total.reshape(m, n_components, p, n_components, p))
+    unknown = np.where(used[:, None, None], 0.0, np.nan)
     return ComponentErrors(
-        root_of(np.diag(covariance)).reshape(n_components, p),
+        root_of(np.diag(found.covariance[0])).reshape(n_components, p),
         degrees,
         found.by_sites,
-        root_of(diagonal).reshape(m, n_components, p) + unknown,
-        np.minimum(site_degrees, MOST_DEGREES).reshape(m, n_components, p),
+        root_of(diagonal).reshape(shape) + unknown,
+        site_degrees.reshape(shape),
         blocks + unknown[..., None],
     )
 
 
-def _unsure_spread(
-    told: Told, tells: Floats, posterior: Floats, between: Floats, metric: Floats
-) -> Floats:
-    """What not knowing the spread between sites adds to the sites' covariances, (m, R p, R p).
+def _spread(between: Floats, metric: Floats) -> Floats:
+    """V of all components, (P, P)."""
+    return np.asarray(np.kron(np.diag(between), metric))
 
-    Its variance is one over its information, half the sum of squared traces of W; components move
-    with it by posterior away / between^2, in units of the metric.
+
+def _follows_and_tells(told: Told, spread: Floats) -> tuple[Floats, Floats]:
+    """M and W of every site, (m, P, P); a site tells of components that belong to the others'."""
+    follows = np.linalg.inv(np.eye(len(spread)) + spread @ told.informations)
+    tells = told.informations @ follows
+    root = np.sqrt(told.belongs)
+    return follows, 0.5 * root[:, :, None] * (tells + tells.swapaxes(1, 2)) * root[:, None, :]
+
+
+def _with_honest_noise(told: Told, spread: Floats, n_numbers: float) -> Told:
+    """Slopes and informations with the noise that is left when fitting has taken its share."""
+    if not np.isfinite(n_numbers):
+        return told
+    follows, tells = _follows_and_tells(told, spread)
+    used = told.belongs.any(axis=1)
+    own = np.einsum("mii->", (np.eye(len(spread)) - follows)[used])
+    shared = np.linalg.pinv(tells[used].sum(axis=0), hermitian=True)
+    own += np.einsum("mij,jk,mki->", follows[used], shared, tells[used], optimize=True)
+    left = max(1.0 - own / n_numbers, 0.1)
+    return told._replace(slopes=left * told.slopes, informations=left * told.informations)
+
+
+def honest_between(told: Told, between: Floats, metric: Floats) -> tuple[Floats, Floats]:
+    """Variances between sites (R,) by restricted maximum likelihood, and their information (R,).
+
+    What sites would have found alone, to second order: I (theta - center) + slope.
     """
-    m, n_components, p = told.slopes.shape
-    out = np.zeros_like(posterior)
-    inverse = np.linalg.inv(metric)
-    for r in range(n_components):
+    n_components, p = len(between), len(metric)
+    alone = np.einsum("mij,mj->mi", told.informations, told.away) + told.slopes
+    alone = alone * told.belongs
+    current, known = np.array(between, dtype=float), np.zeros(n_components)
+    for _ in range(SPREAD_STEPS):
+        spread = _spread(current, metric)
+        follows, tells = _follows_and_tells(told, spread)
+        seen = np.einsum("mji,mj->mi", follows, alone).reshape(-1, n_components, p)
+        shared = np.linalg.pinv(tells.sum(axis=0), hermitian=True)
+        taken = (tells @ shared @ tells).sum(axis=0)
+        step = np.zeros(n_components)
+        for r in range(n_components):
+            own = slice(r * p, (r + 1) * p)
+            each = tells[:, own, own] @ metric
+            known[r] = 0.5 * np.einsum("mij,mji->", each, each)
+            expected = np.einsum("mii->", each) - np.trace(taken[own, own] @ metric)
+            found = np.einsum("mi,ij,mj->", seen[:, r], metric, seen[:, r])
+            step[r] = 0.5 * (found - expected) / known[r] if known[r] > 0 else 0.0
+        moved = np.maximum(current + step, 0.0)
+        if np.allclose(moved, current, rtol=1e-8, atol=1e-14):
+            break
+        current = moved
+    return current, known
+
+
+def _of_spread(
+    told: Told, follows: Floats, between: Floats, known: Floats, metric: Floats
+) -> Floats:
+    """What not knowing the spread between sites adds to the sites' covariances, (m, P, P).
+
+    Components move with it by M (away) / between.
+    """
+    p, out = len(metric), np.zeros_like(follows)
+    for r in np.flatnonzero((between > 0) & (known > 0)):
         own = slice(r * p, (r + 1) * p)
-        if not between[r] > 0:
-            continue
-        each = tells[told.used, own, own] @ metric
-        known = 0.5 * np.einsum("mij,mji->", each, each)
-        if not known > 0:
-            continue
-        pull = told.away[:, r] @ inverse / between[r] ** 2
-        moved = np.einsum("mij,mj->mi", posterior[:, own, own], pull)
-        out[:, own, own] = moved[:, :, None] * moved[:, None, :] / known
+        moved = np.einsum("mij,mj->mi", follows[:, own, own], told.away[:, own]) / between[r]
+        out[:, own, own] = moved[:, :, None] * moved[:, None, :] / known[r]
     return out

@@ -274,17 +274,17 @@ class FedGrem(Coordinator):
         upper = np.triu_indices(size)
         curvature = np.zeros((len(who), size, size))
         curvature[:, upper[0], upper[1]] = curvature[:, upper[1], upper[0]] = replies["curvature"]
-        used = np.zeros(m, dtype=bool)
-        used[who] = self.rows[who] > 0
+        used = over_roster(self.rows[who] > 0, who, m, missing=False) & ~ambiguous
         told = Told(
-            over_roster(replies["slope"], who, m, missing=0.0),
+            over_roster(replies["slope"].reshape(-1, size), who, m, missing=0.0),
             over_roster(curvature, who, m, missing=0.0),
-            used & ~ambiguous,
-            self._shrunk().belonging,
-            self.shared - self.centers,
+            np.repeat(self._shrunk().belonging * used[:, None], p, axis=1),
+            (self.shared - self.centers).reshape(m, size),
         )
-        root = self._root
-        return component_errors(told, self.between_variance, root @ root.T)
+        root, numbers = self._root, np.inf
+        if self.family.sent_for_scale:
+            numbers = self.rows[used].sum() * (1 if self.settings.family == "regression" else p)
+        return component_errors(told, self.between_variance, root @ root.T, float(numbers))
 
     def combine(self) -> None:
         """The adaptive rule, or the paper's; appendix D treats the weights likewise."""
