@@ -207,9 +207,7 @@ def coefficient_errors(
     return kinds_errors(_kinds(statistics, parameters, outside), weights, spent=d)
 
 
-def _kinds(
-    statistics: Floats, parameters: Parameters, outside: Floats | None
-) -> Iterator[Kinds]:
+def _kinds(statistics: Floats, parameters: Parameters, outside: Floats | None) -> Iterator[Kinds]:
     """Clients under every regression, block by block."""
     coef, variance = parameters.coef[0], float(parameters.sigma[0]) ** 2
     for begin in range(0, statistics.shape[1], CLIENT_BLOCK):
