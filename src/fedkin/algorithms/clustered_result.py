@@ -121,7 +121,7 @@ class ClusteredResult(Result):
         """Rows behind every cluster, (K,)."""
         known = self.labels >= 0
         rows = np.nan_to_num(self.site_rows[known])
-        return np.bincount(self.labels[known], rows, minlength=self.n_clusters)
+        return np.bincount(self.labels[known], rows, self.n_clusters).astype(np.float64)
 
     def around(self, X: Floats, cluster: int) -> tuple[Floats, Floats, Floats]:
         """Means, squared scales and degrees of freedom of new targets of rows X (n, d), (n,).

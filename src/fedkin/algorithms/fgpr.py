@@ -158,7 +158,7 @@ def program(roster: Roster, settings: FgprSettings) -> Program:
 
 
 def _errors(mixture: Mixture, population: Population, settings: FgprSettings) -> Server:
-    """Standard errors of the log hyper-parameters (P, p): one more round like those of the search."""
+    """Standard errors of log hyper-parameters (P, p): one more round like those of the search."""
     near = neighbours_of(mixture.theta, population.form.lower, population.form.upper)
     replies = yield Ask("likelihood", {"theta": near.theta}, note="standard errors")
     taught = replies["rows"] > 0

@@ -184,5 +184,6 @@ def _spread(evidence: Evidence) -> float:
     """Variance of the target over all rows."""
     total = evidence.statistics.sum(axis=0)
     _, cross, square, n_rows = unpack(total)
-    mean = float(cross[-1] / n_rows) if evidence.fit_intercept and n_rows > 0 else 0.0
-    return max(float(square / max(n_rows, 1.0)) - mean**2, 0.0)
+    rows = max(float(n_rows), 1.0)
+    mean = float(cross[-1]) / rows if evidence.fit_intercept else 0.0
+    return max(float(square) / rows - mean**2, 0.0)

@@ -1,19 +1,20 @@
 """How sure components are that sites share by degrees: the centre's errors, and every site's own.
 
-Site k has components theta_k ~ N(center, V), and its rows tell of them with information I_k. At the
-end of a fit each theta_k is where the slope of its likelihood equals the pull of the centre with the
-spread V that was used, so that
+Site k has components theta_k ~ N(center, V), and its rows tell of them with information I_k. At
+the end of a fit each theta_k is where the slope of its likelihood equals the pull of the centre
+with the spread V that was used, so that
 
     M_k = (1 + V I_k)^-1,   W_k = I_k M_k = (V + I_k^-1)^-1
 
 are how theta_k follows the centre, and what site k tells of it. The centre's covariance is a
 sandwich over sites of their slopes with the W_k (`models.sandwich`).
 
-A site's own components are off by M V I V M' + M U M' (rows, and the pull to the centre), by what is
-not known of the centre, M cov M', and of the spread (Morris 1983). U is the spread between sites once
-more, by restricted maximum likelihood: the fit's own V believes that it knows which row is of which
-group, and is too small where it does not. Likewise noise that was fitted is too small by the degrees
-of freedom that the components took.
+A site's own components are off by K I^-1 K' + M U M', K = 1 - M (rows, and the pull to the
+centre), by what is not known of the centre, M cov M', and of the spread (Morris 1983). U is the
+spread between sites once more, by restricted maximum likelihood: the fit's own V believes that it
+knows which row is of which group, and is too small where it does not. Likewise noise that was
+fitted is too small by the degrees of freedom that the components took. Odd sites are not pulled: as
+far as a component does not belong to the others', its M is zero.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ import numpy as np
 
 from fedkin.arrays import Bools, Floats
 from fedkin.models.estimates import root_of
-from fedkin.models.sandwich import Terms, group_errors
+from fedkin.models.sandwich import Terms, group_errors, known_inverse
 
 # More degrees of freedom than this make no difference.
 MOST_DEGREES = 1e9
 # Steps of Fisher's scoring to the spread between sites.
 SPREAD_STEPS = 30
+# What belongs more than this is pulled like any other.
+BELONGS = 0.999
 
 
 class ComponentErrors(NamedTuple):
@@ -49,13 +52,13 @@ class ComponentErrors(NamedTuple):
 
 class Told(NamedTuple):
     """Of the sites: slopes (m, P) and informations (m, P, P) of P = R p numbers, how far each of
-    these belongs to the others' (m, P), zero for a site that does not count, and how far it is from
-    the centre, (m, P)."""
+    these belongs to the others' and is from the centre (m, P), and who counts (m,)."""
 
     slopes: Floats
     informations: Floats
     belongs: Floats
     away: Floats
+    used: Bools
 
 
 def component_errors(
@@ -65,17 +68,19 @@ def component_errors(
 
     `n_numbers` of the rows told a noise that was fitted; infinite where it is known.
     """
-    (m, size), n_components, p = told.slopes.shape, len(between), len(metric)
-    shape, used = (m, n_components, p), told.belongs.any(axis=1)
+    m, n_components, p = len(told.slopes), len(between), len(metric)
+    shape = (m, n_components, p)
+    used = told.used
+    told = told._replace(belongs=told.belongs * used[:, None])
     told = _with_honest_noise(told, _spread(between, metric), n_numbers)
     spread = _spread(between, metric)
     follows, tells = _follows_and_tells(told, spread)
     found = group_errors(Terms(told.slopes, tells), np.where(used, 0, -1), 1, np.full(m, np.inf))
     covariance, degrees = np.nan_to_num(found.covariance[0]), found.degrees
     honest, known = honest_between(told, between, metric)
-    pulled = follows @ spread
+    own = _of_rows(told, follows, spread)
+    follows = told.belongs[:, :, None] * follows
     turned = follows.swapaxes(1, 2)
-    own = pulled @ told.informations @ pulled.swapaxes(1, 2)
     own += follows @ _spread(honest, metric) @ turned
     of_center = follows @ covariance @ turned
     total = own + of_center + _of_spread(told, follows, honest, known, metric)
@@ -94,6 +99,16 @@ def component_errors(
     )
 
 
+def _of_rows(told: Told, follows: Floats, spread: Floats) -> Floats:
+    """K I^-1 K' of every site, (m, P, P): V I V turned by M where all components belong."""
+    pulled = follows @ spread
+    own: Floats = pulled @ told.informations @ pulled.swapaxes(1, 2)
+    for k in np.flatnonzero(told.used & (told.belongs < BELONGS).any(axis=1)):
+        alone = np.eye(len(spread)) - told.belongs[k][:, None] * follows[k]
+        own[k] = alone @ known_inverse(told.informations[k]) @ alone.T
+    return own
+
+
 def _spread(between: Floats, metric: Floats) -> Floats:
     """V of all components, (P, P)."""
     return np.asarray(np.kron(np.diag(between), metric))
@@ -101,10 +116,11 @@ def _spread(between: Floats, metric: Floats) -> Floats:
 
 def _follows_and_tells(told: Told, spread: Floats) -> tuple[Floats, Floats]:
     """M and W of every site, (m, P, P); a site tells of components that belong to the others'."""
-    follows = np.linalg.inv(np.eye(len(spread)) + spread @ told.informations)
+    follows = np.asarray(np.linalg.inv(np.eye(len(spread)) + spread @ told.informations))
     tells = told.informations @ follows
     root = np.sqrt(told.belongs)
-    return follows, 0.5 * root[:, :, None] * (tells + tells.swapaxes(1, 2)) * root[:, None, :]
+    seen: Floats = 0.5 * root[:, :, None] * (tells + tells.swapaxes(1, 2)) * root[:, None, :]
+    return follows, seen
 
 
 def _with_honest_noise(told: Told, spread: Floats, n_numbers: float) -> Told:
@@ -112,7 +128,7 @@ def _with_honest_noise(told: Told, spread: Floats, n_numbers: float) -> Told:
     if not np.isfinite(n_numbers):
         return told
     follows, tells = _follows_and_tells(told, spread)
-    used = told.belongs.any(axis=1)
+    used = told.used
     own = np.einsum("mii->", (np.eye(len(spread)) - follows)[used])
     shared = np.linalg.pinv(tells[used].sum(axis=0), hermitian=True)
     own += np.einsum("mij,jk,mki->", follows[used], shared, tells[used], optimize=True)

@@ -52,7 +52,7 @@ class Estimates(NamedTuple):
         return {name: np.ravel(column) for name, column in columns.items()}
 
     def by_group(
-        self, groups: Mapping[str, Sequence[Any]], terms: Sequence[str], level: float = LEVEL
+        self, groups: Mapping[str, Any], terms: Sequence[str], level: float = LEVEL
     ) -> dict[str, Any]:
         """Columns of a table of K groups with d terms each, an intercept first in every group.
 

@@ -68,8 +68,8 @@ def prior_errors(
     for prior in range(1, n_priors):
         step = DIFFERENCE_STEP * np.eye(n_priors)[prior]
         base = (value[:, :n_priors], gradient[:, :n_priors], near.theta[:n_priors])
-        bends.append((slopes(*base, logits - step) - slopes(*base, logits + step)))
-        bends[-1] /= 2 * DIFFERENCE_STEP
+        apart = slopes(*base, logits - step) - slopes(*base, logits + step)
+        bends.append(apart / (2 * DIFFERENCE_STEP))
     errors = np.full((n_priors, near.theta.shape[1]), np.nan)
     if n_open:
         bend = np.array(bends)

@@ -278,8 +278,9 @@ class FedGrem(Coordinator):
         told = Told(
             over_roster(replies["slope"].reshape(-1, size), who, m, missing=0.0),
             over_roster(curvature, who, m, missing=0.0),
-            np.repeat(self._shrunk().belonging * used[:, None], p, axis=1),
+            np.repeat(self._shrunk().belonging, p, axis=1),
             (self.shared - self.centers).reshape(m, size),
+            used,
         )
         root, numbers = self._root, np.inf
         if self.family.sent_for_scale:
