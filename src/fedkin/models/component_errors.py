@@ -75,7 +75,8 @@ def component_errors(
     told = _with_honest_noise(told, _spread(between, metric), n_numbers)
     spread = _spread(between, metric)
     follows, tells = _follows_and_tells(told, spread)
-    found = group_errors(Terms(told.slopes, tells), np.where(used, 0, -1), 1, np.full(m, np.inf))
+    rows = np.full(m, MOST_DEGREES)
+    found = group_errors(Terms(told.slopes, tells), np.where(used, 0, -1), 1, rows)
     covariance, degrees = np.nan_to_num(found.covariance[0]), found.degrees
     honest, known = honest_between(told, between, metric)
     own = _of_rows(told, follows, spread)
