@@ -94,7 +94,7 @@ def _odcl(rng: Any, name: str) -> dict[str, float]:
 
 
 def _fedgrem(rng: Any, family: str, apart: float) -> dict[str, float]:
-    from fedkin import FedGrEM, Federation
+    from fedkin import Federation, FedGrEM
     from fedkin.datasets import make_gaussian_mixtures, make_regression_mixtures
 
     make = make_gaussian_mixtures if family == "gaussian" else make_regression_mixtures
@@ -239,8 +239,8 @@ STUDIES = (
         paper="fedkin",
         shows="conf_int",
         title="What intervals of coefficients, components and new targets hold",
-        protocol="Nominal 95 %, averaged over coordinates (or rows) and federations. FMLR: 60 sites "
-        "of 10 rows, three kinds, or one from which sites depart. ODCL and IFCA (told where to "
+        protocol="Nominal 95 %, averaged over coordinates (or rows) and federations. FMLR: 60 "
+        "sites of 10 rows, three kinds, or one from which sites depart. ODCL and IFCA (told where to "
         "begin): 30 sites of 100 rows, three kinds; LocalERM: 20 rows. FedGrEM: 10 sites of 150 "
         "rows, three groups in five dimensions, drawn as in B.1 without outliers; `held` is the "
         "common centre, `sites_held` every site's own components, which lie at distance h from "

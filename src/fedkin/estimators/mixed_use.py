@@ -22,7 +22,7 @@ from fedkin.algorithms.mixed_model_words import (
 from fedkin.estimators.base import FederatedEstimator
 from fedkin.estimators.mixed_classes import codes_of
 from fedkin.federation import Federation
-from fedkin.models.estimates import LEVEL
+from fedkin.models.estimates import LEVEL, checked_level
 from fedkin.tables import Table
 
 # The place of a site that is not in the fit.
@@ -92,6 +92,8 @@ class FittedMixedModel(RegressorMixin, FederatedEstimator):
         rows = self._rows(X, groups)
         if not return_std and level is None:
             return self._facts.means(rows)
+        if level is not None:
+            checked_level(level)
         mean, std, ends = self._facts.predict(rows, level)
         return (mean, *[std] * bool(return_std), *[ends] * (level is not None))
 

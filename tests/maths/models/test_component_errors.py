@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 from scipy.special import logsumexp, softmax
+from tests.maths.models.test_sandwich import derivatives
 
 from fedkin.models.component_errors import Told, component_errors, honest_between
 from fedkin.models.mixture_information import (
@@ -11,7 +12,6 @@ from fedkin.models.mixture_information import (
     regression_rows,
     score_and_information,
 )
-from tests.maths.models.test_sandwich import derivatives
 
 R, D, N = 3, 2, 40
 
@@ -55,7 +55,7 @@ def test_slope_and_curvature_are_the_likelihoods(family):
 
 
 def shrunk(m=30, between=0.5, sampling=0.2, used=0.5, seed=0):
-    """What sites with one number each, seen with a sampling variance, tell when pulled by `used`."""
+    """What sites with one number each tell, seen with a sampling variance and pulled by `used`."""
     rng = np.random.default_rng(seed)
     own = rng.normal(scale=np.sqrt(between + sampling), size=(m, 1))
     center = own.mean()
@@ -109,7 +109,7 @@ def test_a_sites_error_has_rows_pull_centre_and_spread():
 
 
 def test_an_odd_site_has_its_own_error_and_no_say():
-    told, own = shrunk()
+    told, _ = shrunk()
     belongs = np.ones((30, 1))
     belongs[0] = 0.0
     told = told._replace(belongs=belongs, slopes=np.where(belongs > 0, told.slopes, 0.0))

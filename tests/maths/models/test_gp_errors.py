@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from scipy.special import logsumexp
+from tests.maths.models.test_sandwich import derivatives
 
 from fedkin import FGPR
 from fedkin.federation import Federation
@@ -10,7 +11,6 @@ from fedkin.models.gaussian_process import evaluate_each
 from fedkin.models.gp_errors import neighbours_of, prior_errors
 from fedkin.models.gp_priors import penalty, weak_priors
 from fedkin.models.gp_rows import prepare
-from tests.maths.models.test_sandwich import derivatives
 
 
 def two_kinds():
