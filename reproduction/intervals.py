@@ -240,8 +240,8 @@ STUDIES = (
         shows="conf_int",
         title="What intervals of coefficients, components and new targets hold",
         protocol="Nominal 95 %, averaged over coordinates (or rows) and federations. FMLR: 60 "
-        "sites of 10 rows, three kinds, or one from which sites depart. ODCL and IFCA (told where to "
-        "begin): 30 sites of 100 rows, three kinds; LocalERM: 20 rows. FedGrEM: 10 sites of 150 "
+        "sites of 10 rows, three kinds, or one from which sites depart. ODCL and IFCA (told where "
+        "to begin): 30 sites of 100 rows, three kinds; LocalERM: 20 rows. FedGrEM: 10 sites of 150 "
         "rows, three groups in five dimensions, drawn as in B.1 without outliers; `held` is the "
         "common centre, `sites_held` every site's own components, which lie at distance h from "
         "it. FGPR: 20 sites of 15 rows, log hyper-parameters. MixedModel: 30 sites of 10 rows. "

@@ -349,7 +349,6 @@ MIXTURE_CASES = (
         "tied, shared weights, sure",
         settings={"covariance_type": "tied", "share_weights": True, "standard_errors": True},
         oracle=_centers_of_tied_gaussians,
-        also=("center_errors",),
     ),
     _mixture(
         "fedgrem",
