@@ -109,9 +109,9 @@ def _fedgrem(rng: Any, family: str, apart: float) -> dict[str, float]:
     )
     data, found = sim.clients, {}
     if family == "regression":
-        first = np.arange(len(data.X)) % n_rows < 150
+        first, target = np.arange(len(data.X)) % n_rows < 150, np.asarray(sim.clients.y)
         data, test = (
-            Federation.from_groups(sim.clients.X[w], sim.clients.groups[w], sim.clients.y[w])
+            Federation.from_groups(sim.clients.X[w], sim.clients.groups[w], target[w])
             for w in (first, ~first)
         )
     model = FedGrEM(3, family=family, standard_errors=True, random_state=0).fit(data)
