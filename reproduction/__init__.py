@@ -52,6 +52,7 @@ MODULES = (
     "fgpr_curves",
     "answers",
     "liars",
+    "intervals",
 )
 
 

@@ -19,6 +19,8 @@ PROTOCOL = ("tests/maths/test_protocol.py",)
 KINDS = ("tests/maths/models/test_kinds_degrees.py",)
 DEGREES_OF_KINDS = ("tests/maths/test_fmlr_degrees.py",)
 GROUPED = ("tests/maths/test_grouped_regression.py",)
+SANDWICH = ("tests/maths/models/test_sandwich.py",)
+COMPONENT_ERRORS = ("tests/maths/models/test_component_errors.py",)
 IMPLAUSIBLE = ("tests/discordant/test_implausible_sites.py",)
 
 MUTANTS = (
@@ -904,5 +906,47 @@ MUTANTS = (
             "tests/discordant/test_implausible_sites.py::"
             "test_a_likelihood_that_a_site_cannot_have_is_seen_also_at_the_end",
         ),
+    ),
+    Mutant(
+        "Louis' information without what is not known of the kinds",
+        "models/sandwich.py",
+        "    information -= rooted.swapaxes(1, 2) @ rooted\n",
+        "",
+        SANDWICH,
+    ),
+    Mutant(
+        "clients left out without their leverage",
+        "models/sandwich.py",
+        "left = (total - terms.informations)",
+        "left = (total - 0.0 * terms.informations)",
+        SANDWICH,
+    ),
+    Mutant(
+        "curvature of a mixture as if its weights were known",
+        "models/mixture_information.py",
+        "information - cross @ inverse @ cross.T",
+        "information",
+        COMPONENT_ERRORS,
+    ),
+    Mutant(
+        "sites' components without what is not known of the centre",
+        "models/component_errors.py",
+        "    total = own + of_center + ",
+        "    total = own + ",
+        COMPONENT_ERRORS,
+    ),
+    Mutant(
+        "spread between sites by maximum instead of restricted likelihood",
+        "models/component_errors.py",
+        " - np.trace(taken[own, own] @ metric)",
+        "",
+        COMPONENT_ERRORS,
+    ),
+    Mutant(
+        "curvature of priors without that of their priors",
+        "models/gp_errors.py",
+        "by_theta = by_theta - penalty(priors, theta)[1]",
+        "pass",
+        ("tests/maths/models/test_gp_errors.py",),
     ),
 )

@@ -325,7 +325,7 @@ def _mixture(
         common,
         {**common, "init": near, "tol": 1e-13, **(pooled or {})},
         oracle,
-        ("centers", "components"),
+        ("centers", "components", *more.pop("also", ())),
         grouped_federation,
         variant,
         **more,
@@ -337,11 +337,17 @@ _PAPER = algorithm("fedgrem").settings.presets["paper"]
 MIXTURE_CASES = (
     _mixture("fedgrem", "adaptive"),
     _mixture("fedgrem", "paper", settings=_PAPER),
-    _mixture("fedgrem", "regression", "regression", {"init": "federated", "n_restarts": 4}),
     _mixture(
         "fedgrem",
-        "tied, shared weights",
-        settings={"covariance_type": "tied", "share_weights": True},
+        "regression, sure",
+        "regression",
+        {"init": "federated", "n_restarts": 4, "standard_errors": True},
+        also=("center_errors",),
+    ),
+    _mixture(
+        "fedgrem",
+        "tied, shared weights, sure",
+        settings={"covariance_type": "tied", "share_weights": True, "standard_errors": True},
         oracle=_centers_of_tied_gaussians,
     ),
     _mixture(
@@ -565,7 +571,14 @@ CASES = (
         ("cluster_models",),
         never_met=0.0,
     ),
-    Case("fgpr", _PRIOR, _PRIOR, _gaussian_process, ("theta",), never_met=1e-300),
+    Case(
+        "fgpr",
+        {**_PRIOR, "standard_errors": True},
+        _PRIOR,
+        _gaussian_process,
+        ("theta", "theta_errors"),
+        never_met=1e-300,
+    ),
     Case(
         "fgpr",
         _COMMON,

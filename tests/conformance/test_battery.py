@@ -473,9 +473,11 @@ def test_a_fraction_of_clients_is_asked_each_round(case, tmp_path):
     changes = {"fraction": 0.5, case.rounds_setting: 6} if "fraction" in known else {}
     if changes and "tol" in known:
         changes["tol"] = case.never_met  # never settled: no round is saved
+    if changes and "standard_errors" in known:
+        changes["standard_errors"] = False  # not of a search that some sites missed
     settings = case.chosen(**changes)
     run = InProcess(journal=tmp_path).run(case.algorithm, settings, case.federation(), 3)
     asked = [len(Journal(tmp_path).read(k).asked) for k in range(1, run.traffic.rounds + 1)]
     assert asked.count(round(0.5 * 7)) == (6 if changes else 0)
     assert set(asked) <= {round(0.5 * 7), 7}
-    assert all(np.isfinite(run.result[name]).all() for name in case.shared)
+    assert all(np.isfinite(run.result[name]).all() for name in case.shared if name in run.result)

@@ -3,7 +3,9 @@
 import pytest
 
 
-@pytest.mark.parametrize("name", ["benefit-draws", "conformal-tables", "plan-draws"])
+@pytest.mark.parametrize(
+    "name", ["benefit-draws", "conformal-tables", "plan-draws", "interval-draws"]
+)
 def test_studies_run_at_toy_size(toy, name):
     assert toy(name).rows
 
@@ -24,3 +26,10 @@ def test_plans_are_near_what_is_found(toy):
 def test_conformal_intervals_hold_on_engines(toy):
     held = toy("conformal-tables").estimate("held", table="turbofan").mean
     assert 0.93 <= held <= 0.97
+
+
+def test_most_intervals_hold_the_truth(toy):
+    found = toy("interval-draws")
+    assert found.estimate("held").mean >= 0.8
+    assert found.estimate("sites_held").mean >= 0.85
+    assert 0.9 <= found.estimate("targets_held").mean <= 0.99

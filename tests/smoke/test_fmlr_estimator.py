@@ -110,7 +110,7 @@ def test_the_summary_prints_shows_and_hands_on():
     text = str(summary)
     assert "40 sites, 3 regressions" in text and "can be inferred from one site's sums" in text
     assert "... and 20 more rows" in text
-    assert summary._repr_html_().count("<table>") == 4
+    assert summary._repr_html_().count("<table>") == 5
     frame = summary["sites"].to_pandas()
     assert list(frame["group"]) == list(fitted.labels_)
     assert fitted.traffic_.bytes_up_by_field["sums"] > 0

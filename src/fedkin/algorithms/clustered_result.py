@@ -8,6 +8,8 @@ from functools import cached_property
 import numpy as np
 
 from fedkin.arrays import Array, Bools, Floats, Indices
+from fedkin.models.estimates import LEVEL, Estimates, terms_of
+from fedkin.models.sandwich import LEAST_CLIENTS
 from fedkin.names import listed
 from fedkin.protocol import Result
 from fedkin.protocol.runs import About
@@ -17,6 +19,16 @@ from fedkin.tables import Table
 SHOWN_FEATURES = 8
 # The label of a site that has no cluster: not heard, or set aside.
 NO_CLUSTER = -1
+# Coefficients with their errors that a summary still shows.
+SHOWN_ESTIMATES = 200
+NO_ERRORS = (
+    "what the sites sent does not tell how sure the clusters' models are; ODCL does, and averages "
+    "of models over five sites and more"
+)
+NO_NOISE = (
+    "what the sites sent does not tell how far a new target is from the model: fit with "
+    "send='statistics' or 'covariance' (squared loss), or take conformalize"
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -27,6 +39,10 @@ class ClusteredResult(Result):
     their own. `choice_*` is how the number of clusters was chosen, `path_*` the convex path.
     `joined` (m,) are sites without a model of their own, which joined where their rows are
     likeliest; `population_model` (d,) is what an unknown site gets, None for the clusters' mean.
+    How sure the clusters' models are: standard `cluster_errors` (K, d), `cluster_covariance`
+    (K, d, d) and `cluster_degrees` (K,) of freedom, over sites or by the model as
+    `cluster_by_sites` (K,) says; noise variances of clusters with degrees of freedom (K,), and of
+    sites (m,).
     """
 
     for_all = ("cluster_models",)
@@ -53,6 +69,13 @@ class ClusteredResult(Result):
     path_n_clusters: Indices | None = None
     path_recovered: Bools | None = None
     path_linkage: Floats | None = None
+    cluster_errors: Floats | None = None
+    cluster_covariance: Floats | None = None
+    cluster_degrees: Floats | None = None
+    cluster_by_sites: Bools | None = None
+    cluster_noise: Floats | None = None
+    noise_degrees: Floats | None = None
+    site_noise: Floats | None = None
 
     # ------------------------------------------------------------ what follows
 
@@ -74,6 +97,48 @@ class ClusteredResult(Result):
         if not self.counts.any():
             return self.cluster_models[0]
         return np.average(self.cluster_models, axis=0, weights=self.counts)
+
+    @property
+    def estimates(self) -> Estimates:
+        """Coefficients of all clusters with their errors, (K, d)."""
+        if self.cluster_errors is None or self.cluster_degrees is None:
+            raise ValueError(NO_ERRORS)
+        return Estimates(self.cluster_models, self.cluster_errors, self.cluster_degrees[:, None])
+
+    def estimates_table(self, about: About, level: float = LEVEL) -> Table:
+        """Coefficients with standard error, degrees of freedom, t, p and interval."""
+        terms = terms_of(about.features, self.cluster_models.shape[1])
+        groups = {"cluster": np.arange(self.n_clusters)}
+        return Table(self.estimates.by_group(groups, terms, level), "Coefficients")
+
+    @property
+    def tells_noise(self) -> bool:
+        """Whether it is known how far new targets are from the models."""
+        return self.cluster_noise is not None
+
+    @cached_property
+    def cluster_rows(self) -> Floats:
+        """Rows behind every cluster, (K,)."""
+        known = self.labels >= 0
+        rows = np.nan_to_num(self.site_rows[known])
+        return np.bincount(self.labels[known], rows, self.n_clusters).astype(np.float64)
+
+    def around(self, X: Floats, cluster: int) -> tuple[Floats, Floats, Floats]:
+        """Means, squared scales and degrees of freedom of new targets of rows X (n, d), (n,).
+
+        Where a model's covariance is not known, its error is that of the average row.
+        """
+        if self.cluster_noise is None or self.noise_degrees is None:
+            raise ValueError(NO_NOISE)
+        noise, free = float(self.cluster_noise[cluster]), float(self.noise_degrees[cluster])
+        average = noise * X.shape[1] / max(float(self.cluster_rows[cluster]), 1.0)
+        own, own_free = np.full(len(X), average), free
+        if self.cluster_covariance is not None and self.cluster_degrees is not None:
+            found = np.einsum("nd,de,ne->n", X, self.cluster_covariance[cluster], X, optimize=True)
+            own, own_free = np.where(np.isfinite(found), found, own), self.cluster_degrees[cluster]
+        scales = noise + own
+        degrees = scales**2 / (noise**2 / free + own**2 / own_free)
+        return X @ self.cluster_models[cluster], scales, degrees
 
     @cached_property
     def usable_models(self) -> Floats:
@@ -108,6 +173,8 @@ class ClusteredResult(Result):
             "clusters": Table(self._clusters(about), "Clusters"),
             "sites": Table(self._sites(about), "Sites"),
         }
+        if self.cluster_errors is not None and self.cluster_errors.size <= SHOWN_ESTIMATES:
+            tables["estimates"] = self.estimates_table(about)
         choice = self.choice()
         return tables if choice is None else {**tables, "choice": choice}
 
@@ -140,6 +207,11 @@ class ClusteredResult(Result):
             remarks.append(
                 "Too few rows for a model of their own, joined where these are likeliest: "
                 f"{listed(joined)}."
+            )
+        if self.cluster_by_sites is not None and self.cluster_by_sites.any():
+            remarks.append(
+                "Standard errors are over the sites of a cluster, given who is in it; in clusters "
+                f"of fewer than {LEAST_CLIENTS:.0f} sites they believe the model."
             )
         odd = about.sites[self.flagged(self.aside)]
         if len(odd):

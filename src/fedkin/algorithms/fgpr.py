@@ -51,6 +51,7 @@ from fedkin.algorithms.fgpr_result import FgprResult
 from fedkin.algorithms.fgpr_settings import FgprSettings
 from fedkin.algorithms.minimise import Seen, minimise_damped
 from fedkin.arrays import Floats
+from fedkin.models.gp_errors import neighbours_of, prior_errors
 from fedkin.models.gp_priors import Priors, weak_priors
 from fedkin.models.gp_rows import centres_only
 from fedkin.models.kernels import Form, default_spec, form_of
@@ -140,9 +141,12 @@ def program(roster: Roster, settings: FgprSettings) -> Program:
     else:
         priors = _priors(population) if settings.weak_priors else None
         mixture = yield from grow_mixture(start, population.form, settings, priors)
+    errors = None
+    if settings.standard_errors and start.size:
+        errors = yield from _errors(mixture, population, settings)
     told = {"theta": mixture.theta, "weights": mixture.weights, **_limits(population.form)}
     settled = yield Ask("settle", told, note="sites settle")
-    result = _result(mixture, population, settled, len(roster))
+    result = _result(mixture, population, settled, len(roster), errors)
     if extent is None:
         return result
     fit: CommonFit = yield from find_common(extent, len(roster), settings)
@@ -151,6 +155,16 @@ def program(roster: Roster, settings: FgprSettings) -> Program:
     way = over_roster(replies["way"], replies.clients, len(roster), missing=0.0)
     use = chosen(left_out, way, settings)
     return result.with_common(fit, left_out, use)
+
+
+def _errors(mixture: Mixture, population: Population, settings: FgprSettings) -> Server:
+    """Standard errors of log hyper-parameters (P, p): one more round like those of the search."""
+    near = neighbours_of(mixture.theta, population.form.lower, population.form.upper)
+    replies = yield Ask("likelihood", {"theta": near.theta}, note="standard errors")
+    taught = replies["rows"] > 0
+    priors = _priors(population) if settings.weak_priors else None
+    told = replies["value"][taught], replies["gradient"][taught]
+    return prior_errors(told, near, mixture.weights, priors)
 
 
 def _priors(population: Population) -> Priors:
@@ -269,7 +283,9 @@ def step_sizes(settings: FgprSettings) -> Floats:
     return sizes
 
 
-def _result(mixture: Mixture, population: Population, settled: Replies, m: int) -> FgprResult:
+def _result(
+    mixture: Mixture, population: Population, settled: Replies, m: int, errors: Floats | None
+) -> FgprResult:
     return FgprResult(
         theta=mixture.theta,
         weights=mixture.weights,
@@ -283,6 +299,7 @@ def _result(mixture: Mixture, population: Population, settled: Replies, m: int) 
         site_loglik=over_roster(settled["loglik"], settled.clients, m),
         site_own=over_roster(settled["own"], settled.clients, m, missing=0.0),
         site_rows=over_roster(settled["rows"], settled.clients, m, missing=population.rows),
+        theta_errors=errors,
     )
 
 

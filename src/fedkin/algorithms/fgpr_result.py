@@ -13,6 +13,7 @@ from fedkin.arrays import Array, Bools, Floats, Indices
 from fedkin.models.common_form import parameters
 from fedkin.models.common_site import Shared, Units
 from fedkin.models.common_site import form_of as common_form
+from fedkin.models.estimates import LEVEL, Estimates
 from fedkin.models.kernels import Form, default_spec, form_of
 from fedkin.protocol import Memory, Result
 from fedkin.protocol.runs import About
@@ -24,6 +25,9 @@ FEW_FOR_A_SCALE = 10
 NOTHING_LEARNT = (
     "Nothing was learnt: no site has two rows whose targets differ, so hyper-parameters are where "
     "the search began (or where weak priors put them) and predictions are not to be relied on."
+)
+NO_ERRORS = (
+    "the fit has no standard errors: they need one more round; fit with standard_errors=True"
 )
 SENT = {
     "exact": "In every round each site sent value and gradient of its log likelihood.",
@@ -49,7 +53,8 @@ class FgprResult(Result):
     `common_bound` is the bound of the log likelihood at its mode and `common_missed` what the
     points lose of it per row. `left_out` (m, 2, 2) is the log density of each site's rows, each
     left out and all left out, without and with it; `site_common` (m + 1,) says who uses it, last
-    those not seen, and `common_heard` (m,) whose rows are behind it.
+    those not seen, and `common_heard` (m,) whose rows are behind it. `theta_errors` (P, p) are
+    standard errors of `theta`, NaN at a bound.
     """
 
     for_all = ("theta", "weights", "spread", "target")
@@ -84,6 +89,7 @@ class FgprResult(Result):
     left_out: Floats | None = None
     site_common: Bools | None = None
     common_heard: Bools | None = None
+    theta_errors: Floats | None = None
 
     def with_common(self, fit: CommonFit, left_out: Floats, use: Bools) -> Self:
         """With a common curve and who uses it."""
@@ -170,6 +176,53 @@ class FgprResult(Result):
             "own smoothness": float(form.own),
         }
 
+    @property
+    def estimates(self) -> Estimates:
+        """Log hyper-parameters of all priors with their errors, (P, p)."""
+        if self.theta_errors is None:
+            raise ValueError(NO_ERRORS)
+        return Estimates(self.theta, self.theta_errors, np.full(1, np.inf))
+
+    def common_estimates(self) -> tuple[list[str], Estimates] | None:
+        """Names and logs of what the common curve has, (1, q), with errors from its cloud.
+
+        Of the likeliest smoothness, in units of target and features; None without a common curve.
+        """
+        shared = self.shared
+        if shared is None:
+            return None
+        best = int(first_best(shared.weights, floor=RELATIVE))
+        alike = (shared.kinds == shared.kinds[best]).all(axis=1) & (shared.weights > 0)
+        weights = shared.weights[alike] / shared.weights[alike].sum()
+        spread = shared.units.frame[1]
+        names = common_form(shared.kinds[best], len(spread)).names
+        is_length = np.array(["length" in name for name in names])
+        units = np.full(len(names), 2.0 * np.log(float(shared.units.target[1])))
+        units[is_length] = np.tile(np.log(spread), int(is_length.sum()) // len(spread))
+        there = np.isfinite(shared.theta[best])
+        points = shared.theta[alike][:, there]
+        mean = weights @ points
+        errors = np.sqrt(weights @ (points - mean) ** 2)
+        found = Estimates((mean + units[there])[None], errors[None], np.full(1, np.inf))
+        kept = [f"log {name}" for name, is_there in zip(numbered(names), there) if is_there]
+        return kept, found
+
+    def estimates_table(self, about: About, level: float = LEVEL) -> Table:
+        """Log hyper-parameters with standard error, degrees of freedom, t, p and interval."""
+        names = [f"log {name}" for name in numbered(self.form(about.settings).names)]
+        common, columns = self.common_estimates(), {}
+        if self.theta_errors is not None:
+            of = {"of": [f"prior {k}" for k in range(len(self.theta))]}
+            columns = self.estimates.by_group(of, names, level)
+        if common is not None:
+            more = common[1].by_group({"of": ["common curve"]}, common[0], level)
+            columns = {
+                n: np.concatenate([columns.get(n, part[:0]), part]) for n, part in more.items()
+            }
+        if not columns:
+            raise ValueError(NO_ERRORS)
+        return Table(columns, "Log hyper-parameters")
+
     def form(self, settings: FgprSettings) -> Form:
         """The kernel's form: that of the settings, or the default for these sites."""
         spec = settings.kernel or default_spec(self.spread, float(self.target[3]))
@@ -218,6 +271,8 @@ class FgprResult(Result):
         }
         if self.common_theta is not None:
             tables["common"] = self._common_table(about)
+        if self.theta_errors is not None:
+            tables["estimates"] = self.estimates_table(about)
         return tables
 
     def _common_table(self, about: About) -> Table:

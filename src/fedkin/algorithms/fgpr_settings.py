@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedkin.models.kernels import Spec, checked, is_fast, to_spec
-from fedkin.settings import FRACTION, Number, Settings, Start, Whole, one_of, setting
+from fedkin.settings import FRACTION, Flag, Number, Settings, Start, Whole, one_of, setting
 
 NORMALIZE_Y = one_of(True, "mean", False)
 
@@ -52,6 +52,7 @@ class FgprSettings(Settings):
     common: Any = setting(False, one_of(True, False, "choose"), at_site=True)
     n_points: int | None = setting(None, Whole(or_none=True))
     hyperprior: Any = setting(None, one_of(None, True, False), at_site=True)
+    standard_errors: bool = setting(False, Flag())
 
     @property
     def weak_priors(self) -> bool:
@@ -87,6 +88,11 @@ class FgprSettings(Settings):
             raise ValueError(
                 "several priors need optimizer='exact', robust=False and fraction=1: sites are "
                 "told apart by their exact likelihoods"
+            )
+        if self.standard_errors and not self.searched:
+            raise ValueError(
+                "standard_errors needs optimizer='exact', robust=False and fraction=1: other "
+                "searches do not end where the likelihood's curvature tells how sure they are"
             )
         if self.common is True and (self.robust is not False or self.n_priors != 1):
             raise ValueError("a common curve needs robust=False and n_priors=1")

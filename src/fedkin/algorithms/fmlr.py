@@ -454,6 +454,7 @@ def _result(
 ) -> FmlrResult:
     coef, sigma, weights = (part[0] for part in best.parameters)
     n_components, d = coef.shape
+    errors = source.errors(best.parameters)
     result = FmlrResult(
         coef=coef,
         sigma=sigma,
@@ -470,6 +471,9 @@ def _result(
         site_rows=sites.rows,
         implausible=source.implausible,
         random_covariance=np.zeros((d, d)),
+        coef_sandwich=errors.covariance,
+        coef_degrees=errors.degrees,
+        coef_by_sites=errors.by_sites,
     )
     return result.with_responsibilities(sites.responsibilities)
 

@@ -222,7 +222,7 @@ class Chooser:
         known = KindsPosterior(self.clients, kinds, outside)
         effects, noise = known.effects(self.clients.data, known.share)
         own = known.regular(known.share).T @ kinds.coef + effects
-        m, mean = len(source.roster), kinds.mean_coef
+        m, mean, errors = len(source.roster), kinds.mean_coef, known.coefficient_errors()
         return FmlrResult(
             coef=kinds.coef,
             sigma=np.array(kinds.sigma),
@@ -232,6 +232,9 @@ class Chooser:
             loglik=np.array(kinds.loglik + source.log_volume),
             bic=np.array(self._priced(kinds).bic),
             coef_covariance=known.coef_covariance(),
+            coef_sandwich=errors.covariance,
+            coef_degrees=errors.degrees,
+            coef_by_sites=errors.by_sites,
             converged=np.array(kinds.gradient <= SETTLED),
             history_loglik=kinds.history + source.log_volume,
             curve=curve,

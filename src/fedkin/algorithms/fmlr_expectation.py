@@ -20,6 +20,7 @@ from fedkin.models.grouped_regression import (
     Parameters,
     Totals,
     best_residuals,
+    coefficient_errors,
     density_coefficients,
     expect,
     noise_density,
@@ -33,6 +34,7 @@ from fedkin.models.least_squares import (
     possible,
     solve,
 )
+from fedkin.models.sandwich import Errors
 from fedkin.protocol import DEFAULT_BOUND, Ask, LastReplies, Replies, Roster, over_roster
 
 if TYPE_CHECKING:
@@ -82,6 +84,11 @@ class Expectation:
 
     def begin(self) -> None:
         """A fit begins: replies about another one are worth nothing."""
+
+    def _errors(self, statistics: Floats, parameters: Parameters) -> Errors:
+        """How sure coefficients are, from sites' statistics (q, m)."""
+        outside = None if self.noise is None else noise_density(statistics, self.noise)
+        return coefficient_errors(statistics, parameters, outside, self.settings.weights is None)
 
     @property
     def _counts_rows(self) -> bool:
@@ -165,6 +172,10 @@ class AtServer(Expectation):
         yield from ()
         return np.median(best_residuals(self.statistics, coef))
 
+    def errors(self, parameters: Parameters) -> Errors:
+        """How sure the final coefficients are."""
+        return self._errors(self.statistics, parameters)
+
     def settle(self, parameters: Parameters) -> Server:
         """Every site's groups and likelihood under the final parameters."""
         yield from ()
@@ -180,7 +191,7 @@ class AtServer(Expectation):
 class AtSites(Expectation):
     """share="sums": the paper's rounds. What the program computes are totals over sites and each
     site's number of rows and scale of the target; single replies are only checked for being
-    possible, and kept for the rounds a site misses."""
+    possible, kept for the rounds a site misses, and at the end tell standard errors."""
 
     _measured: tuple[Array, Floats, Floats] | None = None
     """Who told of its target, what, and the sum of its weights."""
@@ -253,6 +264,11 @@ class AtSites(Expectation):
         replies = yield Ask("residual", {"coef": coef}, note="noise of the given start")
         fine: Array = np.all(replies["residual"] >= 0, axis=1)
         return np.median(replies["residual"][self._believe(replies.clients, fine)])
+
+    def errors(self, parameters: Parameters) -> Errors:
+        """How sure the final coefficients are, from sums added over a site's groups."""
+        used = ~np.isnan(self.statistics[:, -1]) & ~self.implausible
+        return self._errors(np.ascontiguousarray(self.statistics[used].T), parameters)
 
     def settle(self, parameters: Parameters) -> Server:
         """Every site's groups and likelihood under the final parameters."""

@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedkin.arrays import Array, Bools, Floats, Indices
+from fedkin.models.estimates import LEVEL, Estimates, root_of, terms_of
 from fedkin.models.grouped_regression import Noise, Parameters, unpack_noise
 from fedkin.models.kinds_degrees_fit import KindsFit, Way
 from fedkin.models.kinds_prediction import HARDLY_REGULAR
 from fedkin.models.random_covariance import correlations
+from fedkin.models.sandwich import LEAST_CLIENTS
 from fedkin.protocol import Memory, Result
 from fedkin.protocol.runs import About
 from fedkin.tables import Table
@@ -21,6 +23,7 @@ NOISE_LABEL = -1
 # What is compared, in words.
 THIS_FIT, BY_DEGREES = "this fit", "the mixed model (one kind, by degrees)"
 COMMON = "one common model"
+NO_ERRORS = "the fit was made before standard errors were kept with it; fit again"
 # What the columns of `curve` are.
 CURVE = ("n_components", "loglik", "bic", "degrees", "own_noise", "considered")
 ACCOUNT = {
@@ -38,7 +41,9 @@ class FmlrResult(Result):
     noise group or empty, `responsibilities` (m, G) where they are known to the server, and with
     them every site's departure, coefficients and noise. Where sites depart from their kind or have
     noise of their own there is the `way`, the search's `numbers`, and the `statistics` (., k) of
-    the sites `heard`.
+    the sites `heard`. How sure the coefficients are: `coef_sandwich` (K, d, d) over sites with
+    `coef_degrees` (K,) of freedom, or by the model where `coef_by_sites` (K,) says so;
+    `coef_covariance` is by the model, given who belongs where.
     """
 
     for_all = ("coef", "sigma", "weights", "noise")
@@ -68,6 +73,9 @@ class FmlrResult(Result):
     effects: Floats | None = None
     site_coef: Floats | None = None
     site_sigma: Floats | None = None
+    coef_sandwich: Floats | None = None
+    coef_degrees: Floats | None = None
+    coef_by_sites: Bools | None = None
 
     def with_memories(self, memories: Memory) -> FmlrResult:
         """With the responsibilities that sites kept to themselves, where they can be seen."""
@@ -94,6 +102,20 @@ class FmlrResult(Result):
     def n_components(self) -> int:
         """Number of regressions K."""
         return len(self.coef)
+
+    @property
+    def estimates(self) -> Estimates:
+        """Coefficients of all regressions with their errors, (K, d)."""
+        if self.coef_sandwich is None or self.coef_degrees is None:  # of a file of an older fit
+            raise ValueError(NO_ERRORS)
+        errors = root_of(np.einsum("kdd->kd", self.coef_sandwich))
+        return Estimates(self.coef, errors, self.coef_degrees[:, None])
+
+    def estimates_table(self, about: About, level: float = LEVEL) -> Table:
+        """Coefficients with standard error, degrees of freedom, t, p and interval."""
+        terms = terms_of(about.features, self.coef.shape[1])
+        groups = {"component": np.arange(self.n_components)}
+        return Table(self.estimates.by_group(groups, terms, level), "Coefficients")
 
     @property
     def parameters(self) -> Parameters:
@@ -191,6 +213,8 @@ class FmlrResult(Result):
     def tables(self, about: About) -> dict[str, Table]:
         """Regressions, sites, and the choice of their number."""
         tables = {"components": Table(self._components(about), "Regressions")}
+        if self.coef_sandwich is not None:
+            tables["estimates"] = self.estimates_table(about)
         if self.degrees:
             tables["departures"] = Table(self._departures(about), "Departures from the kinds")
         tables["sites"] = Table(self._sites(about), "Sites")
@@ -250,6 +274,12 @@ class FmlrResult(Result):
         if not self.identified.all():
             which = ", ".join(map(str, np.flatnonzero(~self.identified)))
             remarks.append(f"Unidentified, because no site belongs to it: component {which}.")
+        if self.coef_by_sites is not None and not self.coef_by_sites.all():
+            which = ", ".join(map(str, np.flatnonzero(~self.coef_by_sites)))
+            remarks.append(
+                "Standard errors believe the model, because fewer than "
+                f"{LEAST_CLIENTS:.0f} sites tell of it: component {which}."
+            )
         return remarks
 
     def _compared(self, about: About) -> list[str]:

@@ -35,7 +35,7 @@ from fedkin.algorithms.aggregate import members
 from fedkin.algorithms.clustered_result import NO_CLUSTER, ClusteredResult
 from fedkin.algorithms.odcl import CHOICE, MODELS, ROWS, prepare
 from fedkin.algorithms.odcl_settings import LOSSES, STRENGTH
-from fedkin.arrays import Floats
+from fedkin.arrays import Array, Floats
 from fedkin.models.descent import drawn_gradients
 from fedkin.models.local_loss import MOST_EIGENVALUES
 from fedkin.protocol import Algorithm, Ask, Field, Program, Replies, Roster, Step, over_roster
@@ -264,16 +264,35 @@ def program(roster: Roster, settings: IfcaSettings) -> Program:
     choice = np.where(np.isin(replies["choice"], np.arange(len(models))), replies["choice"], -1)
     labels = over_roster(choice.astype(np.intp), replies.clients, len(roster), NO_CLUSTER)
     heard = labels >= 0
+    losses = over_roster(replies["loss"], replies.clients, len(roster))
+    noise = _noise(losses, rows, labels, models.shape) if settings.loss == "squared" else None
     return IfcaResult(
         cluster_models=models,
         models=np.where(heard[:, None], models[np.maximum(labels, 0)], np.nan),
         labels=labels,
         heard=heard,
         site_rows=rows,
-        site_loss=over_roster(replies["loss"], replies.clients, len(roster)),
+        site_loss=losses,
+        cluster_noise=None if noise is None else noise[0],
+        noise_degrees=None if noise is None else noise[1],
         converged=np.bool_(converged),
         history_changes=np.array(history),
     )
+
+
+def _noise(
+    losses: Floats, rows: Floats, labels: Array, shape: tuple[int, ...]
+) -> tuple[Floats, Floats]:
+    """Noise variances around the clusters' models with degrees of freedom, (K,) each.
+
+    A loss is half a mean square. A model that nobody chose has the noise of all.
+    """
+    K, d = shape
+    used = np.flatnonzero((labels >= 0) & np.isfinite(losses) & np.isfinite(rows))
+    squares = np.bincount(labels[used], 2.0 * losses[used] * rows[used], minlength=K)
+    spare = np.maximum(np.bincount(labels[used], rows[used], minlength=K) - d, 1.0)
+    of_all = float(squares.sum()) / max(float(rows[used].sum()) - d, 1.0)
+    return np.where(squares > 0, squares / spare, of_all), spare
 
 
 def _settled(history: list[float], tol: float) -> bool:

@@ -9,41 +9,27 @@ import numpy as np
 
 from fedkin.algorithms.mixed_model_facts import Facts
 from fedkin.arrays import Array, Floats, Indices
+from fedkin.models.estimates import LEVEL, Estimates, terms_of
 from fedkin.names import listed
 from fedkin.protocol.runs import About
 from fedkin.tables import Table
 
-LEVEL = 0.95
+
+def estimates_of(result: Any, known: Facts) -> Estimates:
+    """Coefficients with standard errors and Satterthwaite's degrees of freedom, (d,)."""
+    return Estimates(result.coef, np.sqrt(np.diag(result.coef_covariance)), known.degrees)
 
 
 def coefficient_intervals(result: Any, known: Facts, level: float) -> Floats:
     """Of every coefficient by Student's t, (d, 2)."""
-    from scipy.stats import t
-
-    half = t.ppf(0.5 + level / 2, known.degrees) * np.sqrt(np.diag(result.coef_covariance))
-    return np.stack([result.coef - half, result.coef + half], axis=1)
+    return estimates_of(result, known).intervals(level)
 
 
 def fixed_table(result: Any, known: Facts, features: Sequence[str], level: float = LEVEL) -> Table:
     """Fixed effects as a reader of lme4 expects them, the intercept first."""
-    from scipy.stats import t
-
-    coef, error = result.coef, np.sqrt(np.diag(result.coef_covariance))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = coef / error
-    low, high = coefficient_intervals(result, known, level).T
-    columns = {
-        "term": np.array(term_names(features, np.arange(len(coef))), dtype=object),
-        "estimate": coef,
-        "std. error": error,
-        "df": known.degrees,
-        "t": ratio,
-        "p": 2.0 * t.sf(np.abs(ratio), known.degrees),
-        f"{100 * level:g} % from": low,
-        "to": high,
-    }
-    order = np.roll(np.arange(len(coef)), int(len(coef) > len(features)))
-    return Table({name: column[order] for name, column in columns.items()}, "Fixed effects")
+    found = Estimates(*(part[None] for part in estimates_of(result, known)))
+    terms = terms_of(features, len(result.coef))
+    return Table(found.by_group({}, terms, level), "Fixed effects")
 
 
 def variance_table(

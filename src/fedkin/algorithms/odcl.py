@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 
 from fedkin.algorithms.clustered_result import NO_CLUSTER, ClusteredResult
+from fedkin.algorithms.odcl_errors import cluster_errors, new_targets
 from fedkin.algorithms.odcl_evidence import LEAST_FREEDOM
 from fedkin.algorithms.odcl_groups import Grouping
 from fedkin.algorithms.odcl_rivals import RIVALS, in_words, rival_bics
@@ -186,6 +187,7 @@ def _result(
     else:
         rivals = None
     joined = np.where((labels >= 0)[:, None], models[np.maximum(labels, 0)], own)
+    sure, targets = cluster_errors(sites, labels, models), new_targets(sites, labels, models)
     return OdclResult(
         cluster_models=models,
         models=joined,
@@ -199,6 +201,13 @@ def _result(
         history_changes=changes,
         population_model=sites.population(labels),
         rival_bic=rivals,
+        cluster_errors=sure.errors,
+        cluster_covariance=sure.covariance,
+        cluster_degrees=sure.degrees,
+        cluster_by_sites=sure.by_sites,
+        cluster_noise=None if targets is None else targets.cluster_noise,
+        noise_degrees=None if targets is None else targets.degrees,
+        site_noise=None if targets is None else targets.site_noise,
         **grouping.evidence,
     )
 

@@ -229,6 +229,24 @@ class Evidence:
         strength = float(self.ridge) if isinstance(self.ridge, float) and not self.as_sent else 0.0
         return solve(penalised(total, strength, self.fit_intercept))[0]
 
+    def strengths(self, labels: Indices, n_clusters: int) -> Floats:
+        """Penalty of a row on every coefficient in the model of each site's cluster, (m, d).
+
+        A site that is a cluster by itself has its own.
+        """
+        m, d = len(labels), self.n_coefficients
+        share = members(labels, n_clusters)
+        out = np.zeros((m, d))
+        if self.as_sent:
+            return out
+        if self.ridge == "auto":
+            total = share @ self.weighted
+            out = choose_ridge(total, self.fit_intercept).strengths[np.maximum(labels, 0)]
+        elif isinstance(self.ridge, float):
+            out[:, : d - self.fit_intercept] = self.ridge
+        alone = (share.sum(axis=1)[np.maximum(labels, 0)] == 1) & (m > 1)
+        return np.where(alone[:, None], self.chosen.strengths, out)
+
     @cached_property
     def population(self) -> Floats:
         """One model for all sites by precision, (d,)."""

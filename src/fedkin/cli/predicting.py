@@ -183,14 +183,16 @@ def columns_said(
     """What a model says of rows, as columns."""
     import numpy as np
 
+    from fedkin.inference.spread import tells_spread
+
     if not hasattr(fitted, "predict"):
         names = [f"{name} (transformed)" for name in fitted._features()]
         return dict(zip(names, fitted.transform(X).T))
     takes = inspect.signature(fitted.predict).parameters
-    spread = "return_std" in takes and getattr(fitted, "family", "") != "multinomial"
+    spread = tells_spread(fitted)
     how: dict[str, Any] = {"return_std": True} if spread else {}
     if level is not None:
-        how |= _level_option(fitted, takes, level)
+        how |= _level_option(fitted, takes, level, spread)
     said = fitted.predict(X, groups=sites, **how)
     said = said if isinstance(said, tuple) else (said,)
     group = "prediction" if fitted._uses_target() else "group"
@@ -213,10 +215,10 @@ def columns_said(
     return columns
 
 
-def _level_option(fitted: Any, takes: Any, level: float) -> dict[str, Any]:
-    if "level" in takes:
+def _level_option(fitted: Any, takes: Any, level: float, spread: bool) -> dict[str, Any]:
+    if spread and "level" in takes:
         return {"level": level}
-    if "return_std" in takes:
+    if spread:
         return {}
     raise ValueError(f"{type(fitted).__name__} tells no intervals; leave --level out")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,12 +15,15 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from fedkin.algorithms.clustered_result import ClusteredResult
+from fedkin.algorithms.clustered_result import NO_CLUSTER, NO_NOISE, ClusteredResult
 from fedkin.estimators.base import FederatedEstimator, as_numbers
 from fedkin.estimators.fmlr import ImplausibleSitesWarning
 from fedkin.federation import Federation
-from fedkin.models.local_loss import LocalLoss, local_loss
+from fedkin.models.estimates import LEVEL, checked_level
+from fedkin.models.kinds_prediction import LEAST_DEGREES, Mixture
+from fedkin.models.local_loss import LocalLoss, SquaredLoss, local_loss
 from fedkin.names import listed
+from fedkin.tables import Table
 from fedkin.ties import first_least
 
 # Parts of the estimators' docstrings that all have in common, by the mark they stand for.
@@ -55,6 +59,14 @@ cluster_coef_ : array of shape (K, d)
     Coefficients of each cluster's model.
 cluster_intercept_ : array of shape (K,)
     Intercepts of the clusters' models.
+cluster_coef_se_ : array of shape (K, d)
+    Standard errors of these coefficients, where they are known: over the sites of a cluster, given
+    who is in it; by the model in clusters of fewer than five sites. A penalty's pull is not in
+    them.
+cluster_intercept_se_ : array of shape (K,)
+    Standard errors of the intercepts.
+df_ : array of shape (K,)
+    Degrees of freedom of these errors.
 coef_ : array of shape (m, d)
     Coefficients of the model that each site uses: its cluster's; its own if it was set aside; the
     average over all sites that have a cluster if it was not heard.
@@ -186,6 +198,9 @@ class ClusteredEstimator(FederatedEstimator):
         self.cluster_coef_, self.cluster_intercept_ = self._split(result.cluster_models)
         self.n_features_in_ = self.cluster_coef_.shape[1]
         self.coef_, self.intercept_ = self._split(result.usable_models)
+        if result.cluster_errors is not None:
+            self.cluster_coef_se_, self.cluster_intercept_se_ = self._split(result.cluster_errors)
+            self.df_ = result.cluster_degrees
         if result.local_models is not None:
             self.local_coef_, self.local_intercept_ = self._split(result.local_models)
         self.odd_sites_ = self.client_names_[result.flagged(result.aside)]
@@ -230,14 +245,96 @@ class ClusteredEstimator(FederatedEstimator):
         known = self._position.get(name)
         return self._result.population if known is None else self._result.usable_models[known]
 
-    def predict(self, X, groups=None):
+    def predict(self, X, groups=None, return_std=False, level=None):
         """Target, or class, of each row by the model of its site.
 
         A site of the fit has its cluster's model, or its own if it was set aside; a site given to
         `adapt` what it got there; any other site the average over all clustered sites.
+
+        Parameters
+        ----------
+        X : rows, or a Federation
+        groups : site of each row, or one site for all of them
+        return_std : bool
+            Also the standard deviation of a new target: noise and what is not known of the model;
+            at a site of which nothing is known, also which cluster it is of. Squared loss only.
+        level : float or None
+            Also the ends of intervals that hold a new target with this probability.
+
+        Returns
+        -------
+        mean, or (mean, std), or (mean, intervals), or (mean, std, intervals)
+            Arrays of shape (n,); intervals have shape (n, 2).
         """
-        scores = self._scores(X, groups)
-        return self.classes_[(scores > 0).astype(int)] if self.loss == "logistic" else scores
+        if not return_std and level is None:
+            scores = self._scores(X, groups)
+            return self.classes_[(scores > 0).astype(int)] if self.loss == "logistic" else scores
+        if self.loss == "logistic":
+            raise ValueError("classes have no spread; predict_proba gives probabilities")
+        level = None if level is None else checked_level(level)
+        mean = self._scores(X, groups)
+        std, ends = np.empty(len(mean)), np.empty((len(mean), 2))
+        for found, where in self._new_targets(X, groups):
+            # Of a site of which nothing is known the mean is the average, not the mixture's.
+            std[where] = np.sqrt(found.std() ** 2 + (found.mean() - mean[where]) ** 2)
+            if level is not None:
+                ends[where] = found.intervals(level)
+        return (mean, *[std] * bool(return_std), *[ends] * (level is not None))
+
+    def _new_targets(self, X: Any, groups: Any) -> Iterator[tuple[Mixture, np.ndarray]]:
+        """Distributions of new targets site by site, with the places of their rows."""
+        rows, sites = self._rows_and_sites(X, groups)
+        design = np.concatenate([rows, np.ones((len(rows), int(self.fit_intercept)))], axis=1)
+        distinct, codes = np.unique(sites.astype(str), return_inverse=True)
+        for k, name in enumerate(distinct):
+            where = np.flatnonzero(codes == k)
+            yield self._around(str(name), design[where]), where
+
+    def _around(self, name: str, design: np.ndarray) -> Mixture:
+        """New targets of a site's rows: around its model, or around any cluster's."""
+        result, known = self._result, self._position.get(name)
+        label = NO_CLUSTER if known is None else int(result.labels[known])
+        if name in self._adapted:
+            label, model, *of_noise = self._adapted[name]
+            if int(label) < 0:
+                return self._around_own(design, model, *of_noise)
+        elif known is not None and result.flagged(result.aside)[known]:
+            noise = np.nan if result.site_noise is None else result.site_noise[known]
+            return self._around_own(design, result.models[known], noise, result.site_rows[known])
+        some, shares = [int(label)], np.ones(1)
+        if int(label) < 0:
+            some = list(np.flatnonzero(result.counts)) or [0]
+            shares = np.maximum(result.counts[some], 1) / np.maximum(result.counts[some], 1).sum()
+        parts = [np.stack(part, axis=1) for part in zip(*(result.around(design, k) for k in some))]
+        return Mixture(np.tile(shares, (len(design), 1)), *parts)
+
+    def _around_own(
+        self, design: np.ndarray, model: np.ndarray, noise: float = np.nan, rows: float = 0.0
+    ) -> Mixture:
+        """New targets around a model of a site's own, with its error at the average row."""
+        if self._result.cluster_noise is None:
+            raise ValueError(NO_NOISE)
+        d = len(model)
+        typical = noise if np.isfinite(noise) else float(np.median(self._result.cluster_noise))
+        scale = typical * (1.0 + d / max(float(rows), d))
+        whole = np.ones((len(design), 1))
+        spare = max(float(rows) - d, LEAST_DEGREES)
+        return Mixture(whole, (design @ model)[:, None], scale * whole, spare * whole)
+
+    @property
+    def _tells_spread(self) -> bool:
+        """Whether `predict` has standard deviations to tell."""
+        return self.loss != "logistic" and self._result.tells_noise
+
+    def conf_int(self, level=LEVEL) -> np.ndarray:
+        """Ends of intervals of `cluster_coef_`, (K, d, 2), given who is in which cluster."""
+        check_is_fitted(self)
+        return self._result.estimates.intervals(level)[:, : self.n_features_in_]
+
+    def estimates(self, level=LEVEL) -> Table:
+        """Coefficients of all clusters with standard error, df, t, p and interval."""
+        check_is_fitted(self)
+        return self._result.estimates_table(self._about(), level)
 
     @available_if(_is_logistic)
     def decision_function(self, X, groups=None):
@@ -274,7 +371,11 @@ class ClusteredEstimator(FederatedEstimator):
             clients = replace(clients, y=self._codes(clients.y))
         local = local_loss(clients, self.loss, self.fit_intercept, self.alpha)
         labels, models = self._for_new_sites(local)
-        self._adapted.update(zip(clients.names, zip(labels.tolist(), models)))
+        noise = np.full(len(models), np.nan)
+        if isinstance(local, SquaredLoss):
+            noise = local.residual_variances(models)
+        learnt = zip(labels.tolist(), models, noise.tolist(), local.sizes.tolist())
+        self._adapted.update(zip(clients.names, learnt))
         return self
 
     def _for_new_sites(self, local: LocalLoss) -> tuple[np.ndarray, np.ndarray]:
@@ -286,7 +387,7 @@ class ClusteredEstimator(FederatedEstimator):
     @property
     def adapted_(self) -> dict[str, int]:
         """The clusters of the sites that were given to `adapt`; -1 where it has its own model."""
-        return {name: int(label) for name, (label, _) in self._adapted.items()}
+        return {name: int(label) for name, (label, *_) in self._adapted.items()}
 
     def score(self, X, y=None, groups=None, sample_weight=None):
         """Coefficient of determination, or accuracy, of `predict`; a Federation has its own y."""

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from fedkin.estimators.base import SHARED_WORDS, FederatedEstimator, check_values
 from fedkin.federation import Federation
 from fedkin.models.curves import Curve, Rescaled
+from fedkin.models.estimates import checked_level
 from fedkin.models.gp_rows import standardisation
 from fedkin.settings import Whole, one_of
 from fedkin.tables import Summary, Table
@@ -63,16 +64,22 @@ class CurveEstimator(RegressorMixin, FederatedEstimator, ABC):
     def _curve(self, name: str) -> Curve:
         """What a site's rows are predicted with."""
 
-    def predict(self, X, groups=None, return_std=False):
+    def predict(self, X, groups=None, return_std=False, level=None):
         """Expected target of each row at its site.
 
-        With `return_std` also the standard deviation of a new target, noise included.
+        With `return_std` also the standard deviation of a new target, noise included; with `level`
+        the ends of normal intervals, (n, 2), that hold a new target with this probability.
         """
+        level = None if level is None else checked_level(level)
         rows, names = self._checked_rows(X, groups)
         mean, std = np.empty(len(rows)), np.empty(len(rows))
         for curve, where in self._by_site(names):
             mean[where], std[where] = curve.predict(rows[where])
-        return (mean, std) if return_std else mean
+        if not return_std and level is None:
+            return mean
+        reach = 0.0 if level is None else float(ndtri(0.5 + level / 2)) * std
+        ends = np.stack([mean - reach, mean + reach], axis=1)
+        return (mean, *[std] * bool(return_std), *[ends] * (level is not None))
 
     def sample_y(self, X, groups=None, n_samples=1, random_state=0):
         """Joint samples of each site's targets, (n, n_samples)."""

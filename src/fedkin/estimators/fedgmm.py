@@ -108,9 +108,11 @@ class FedGMM(MixtureEstimator):
     def _prior(self, clients: Federation) -> np.ndarray:
         return np.exp(self._log_prior(clients))
 
+    def _lines(self, clients: Federation) -> np.ndarray:
+        return np.asarray(clients.X @ self.centers_.T + self.intercept_[0])
+
     def _expected(self, clients: Federation) -> np.ndarray:
-        lines = clients.X @ self.centers_.T + self.intercept_[0]
-        return (self._prior(clients) * lines).sum(axis=1)
+        return (self._prior(clients) * self._lines(clients)).sum(axis=1)
 
     def _log_joint(self, clients: Federation) -> np.ndarray:
         n_sites = len(clients.names)

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
 from fedkin.algorithms.mixtures.fedgrem import FEDGREM
 from fedkin.estimators.shaped_use import ShapedUse
+from fedkin.federation import Federation
+from fedkin.models.estimates import LEVEL
+from fedkin.protocol import Run
+from fedkin.settings import one_of
+from fedkin.tables import Table
+
+# Whose intervals are asked for.
+OF = one_of("centers", "sites")
 
 
 class FedGrEM(ShapedUse):
@@ -65,6 +76,11 @@ class FedGrEM(ShapedUse):
         kappa_0 of the paper's B.1.
     penalty_constant : float
         C of the paper's B.1.
+    standard_errors : bool
+        Whether the fit ends with standard errors (`conf_int`, `estimates`). For them every site
+        sends slope and curvature of its log likelihood with its last message: products of its rows
+        weighted by group. For shrinkage="adaptive" with step="em"; Gaussian groups need
+        covariance_type "identity" or "tied".
 
     Attributes
     ----------
@@ -76,6 +92,15 @@ class FedGrEM(ShapedUse):
         Intercepts of every site's groups (regressions).
     centers_ : array of shape (R, d)
         The population's means or coefficients.
+    centers_se_ : array of shape (R, d)
+        Standard errors of the centres, with `standard_errors`: a sandwich over sites (of the mean
+        of all such sites), with what it costs not to know rows' groups and sites' weights; by the
+        model with fewer than five sites.
+    means_se_, coef_se_ : array of shape (m, R, d)
+        Standard errors of the sites' own components: what rows, centre and the spread between sites
+        leave open. NaN at sites that were not heard, or whose groups could be matched otherwise.
+    df_ : float
+        Degrees of freedom of the centres' errors.
     weights_ : array of shape (m, R)
         Share of each group at every site. In process only, as a site's own variances: elsewhere
         they stay at the sites. A site that was not heard has the population's components and
@@ -131,3 +156,42 @@ class FedGrEM(ShapedUse):
 
     _algorithm = FEDGREM
     _fixed: ClassVar = {"labels": False}
+
+    def _read(self, run: Run) -> None:
+        super()._read(run)
+        found = self._result
+        if found.center_errors is None or found.component_errors is None:
+            return
+        d = self.n_features_in_
+        self.centers_se_, self.df_ = found.center_errors[:, :d], float(found.center_degrees[0])
+        if self._uses_target():
+            self.coef_se_ = found.component_errors[..., :d]
+            self.intercept_se_ = found.component_errors[..., d:].sum(axis=-1)
+        else:
+            self.means_se_ = found.component_errors
+
+    def conf_int(self, level=LEVEL, of="centers") -> np.ndarray:
+        """Ends of intervals of `centers_`, (R, d, 2), or of the sites' own components.
+
+        Those of="sites", (m, R, d, 2), are of `means_` or `coef_`: NaN at sites whose groups could
+        be matched to the others' otherwise. Where that is so at most sites there are none at all.
+        Needs standard_errors=True.
+        """
+        check_is_fitted(self)
+        found = self._result.estimates(OF.accept("of", of))
+        return found.intervals(level)[..., : self.n_features_in_, :]
+
+    def estimates(self, level=LEVEL, of="centers") -> Table:
+        """Centres, or the sites' own components, with standard error, df, t, p and interval."""
+        check_is_fitted(self)
+        return self._result.estimates_table(self._about(), level, OF.accept("of", of))
+
+    def _coefficient_variances(self, clients: Federation, places: np.ndarray) -> np.ndarray:
+        known = self._result.component_covariance
+        if known is None:
+            return super()._coefficient_variances(clients, places)
+        ones = np.ones((len(clients.X), int(self._used.has_intercept)))
+        design = np.concatenate([clients.X, ones], axis=1)
+        typical = np.zeros(known.shape[1:])
+        each = np.nan_to_num(self._own_or(typical, known, places))[clients.owner]
+        return np.einsum("ni,nrij,nj->nr", design, each, design, optimize=True)

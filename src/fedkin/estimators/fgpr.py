@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from fedkin.algorithms.fgpr import FGPR as ALGORITHM
@@ -16,11 +17,13 @@ from fedkin.estimators.shared_prior import load_prior, save_prior
 from fedkin.federation import Federation
 from fedkin.models.common_site import CommonSiteCurve
 from fedkin.models.curves import Curve
+from fedkin.models.estimates import LEVEL
 from fedkin.models.gaussian_process import evaluate_each, prior_responsibilities
 from fedkin.models.gp_rows import Prepared, prepare, thinned
 from fedkin.models.gp_uncertainty import cloud
 from fedkin.models.kernels import from_spec
 from fedkin.models.site_curves import CurvePlan
+from fedkin.tables import Table
 
 
 class WrongTargetWarning(UserWarning):
@@ -29,6 +32,11 @@ class WrongTargetWarning(UserWarning):
 
 class NothingLearntWarning(UserWarning):
     """No rows taught anything: what is returned is what the search began with."""
+
+
+def _has_errors(estimator: Any) -> bool:
+    """Whether standard errors can be asked for."""
+    return "standard_errors" not in type(estimator)._fixed
 
 
 class FGPR(CurveEstimator):
@@ -101,6 +109,9 @@ class FGPR(CurveEstimator):
     hyperprior : bool or None
         Whether hyper-parameters have weakly informative priors in units of the data, so that few
         rows do not fit their noise to nothing; None: except with `common=False`, as in the paper.
+    standard_errors : bool
+        Whether the fit ends with standard errors of `theta_` (`conf_int`): one more round, of the
+        same numbers as those of the search.
     random_state : int, RandomState or None
         Decides mini-batches, and who is asked.
 
@@ -112,6 +123,9 @@ class FGPR(CurveEstimator):
         All P priors.
     theta_ : array of shape (P, p)
         Their log hyper-parameters, in the kernel's order.
+    theta_se_ : array of shape (P, p)
+        Their standard errors, with `standard_errors`: the inverse of the likelihood's curvature;
+        NaN for one at a bound.
     weights_ : array of shape (P,)
         Shares of the priors among sites.
     n_priors_ : int
@@ -184,6 +198,8 @@ class FGPR(CurveEstimator):
         kernel = from_spec(self._form.spec)
         self.theta_, self.weights_ = result.theta, result.weights
         self.n_priors_ = len(self.weights_)
+        if result.theta_errors is not None:
+            self.theta_se_ = result.theta_errors
         self.kernels_ = [kernel.clone_with_theta(theta) for theta in self.theta_]
         self.kernel_ = self.kernels_[0]
         self.own_ = result.own
@@ -228,6 +244,22 @@ class FGPR(CurveEstimator):
         for k, name in enumerate(clients.names):
             self._curves[name] = self._conditioned(clients.take([k]), self.theta_, share[k])
         return self
+
+    @available_if(_has_errors)
+    def conf_int(self, level=LEVEL) -> np.ndarray:
+        """Ends of intervals of `theta_`, (P, p, 2), on log scale; needs standard_errors=True."""
+        check_is_fitted(self)
+        return self._result.estimates.intervals(level)
+
+    @available_if(_has_errors)
+    def estimates(self, level=LEVEL) -> Table:
+        """Log hyper-parameters with standard error, df, t, p and interval.
+
+        Of the priors with standard_errors=True, and of a common curve, if there is one, from what
+        all rows leave open of it.
+        """
+        check_is_fitted(self)
+        return self._result.estimates_table(self._about(), level)
 
     def save_shared(self, path):
         """Write the priors to an npz file, without a row of any site; returns the place."""

@@ -20,6 +20,7 @@ from fedkin.engines import InProcess
 from fedkin.estimators.base import FederatedEstimator
 from fedkin.federation import Federation
 from fedkin.inference import odd_by_likelihood, odd_by_misfit
+from fedkin.models.estimates import LEVEL, checked_level
 from fedkin.models.least_squares import packed_statistics
 from fedkin.names import canonical_name, listed
 from fedkin.tables import Summary, Table
@@ -98,6 +99,13 @@ class FMLR(RegressorMixin, FederatedEstimator):
         Coefficients of each regression, those with the most sites first.
     intercept_ : array of shape (K,)
         Intercepts.
+    coef_se_ : array of shape (K, d)
+        Standard errors of the coefficients: a sandwich over sites with what it costs not to know
+        who belongs where; by the model alone where fewer than five sites tell of a regression.
+    intercept_se_ : array of shape (K,)
+        Standard errors of the intercepts.
+    df_ : array of shape (K,)
+        Degrees of freedom of these errors.
     sigma_ : float
         Noise, a standard deviation (a typical site's, where each has its own).
     site_sigma_ : array of shape (m,)
@@ -208,6 +216,11 @@ class FMLR(RegressorMixin, FederatedEstimator):
         self.coef_ = coef[:, :-1] if self.fit_intercept else coef
         self.intercept_ = coef[:, -1] if self.fit_intercept else np.zeros(K)
         self.n_features_in_ = self.coef_.shape[1]
+        if result.coef_sandwich is not None:
+            errors, d = result.estimates.errors, self.n_features_in_
+            self.coef_se_ = errors[:, :d]
+            self.intercept_se_ = errors[:, d] if self.fit_intercept else np.zeros(K)
+            self.df_ = result.coef_degrees
         self.sigma_ = float(result.sigma)
         self.weights_ = result.regular_weights
         self.noise_weight_ = 1.0 - float(result.weights[:K].sum())
@@ -335,12 +348,21 @@ class FMLR(RegressorMixin, FederatedEstimator):
         if not return_std and level is None:
             own = np.array([site.coef for site in asked]).reshape(len(asked), rows.shape[1])
             return np.einsum("nd,nd->n", rows, own[codes])
-        if level is not None and not 0 < level < 1:
-            raise ValueError(f"level must lie between 0 and 1, not {level}")
+        level = None if level is None else checked_level(level)
         found = self._known.predict(rows, asked, codes)
         std = [found.std()] if return_std else []
         ends = [found.intervals(level)] if level is not None else []
         return (found.mean(), *std, *ends)
+
+    def conf_int(self, level=LEVEL) -> np.ndarray:
+        """Ends of intervals of `coef_`, (K, d, 2), by Student's t with `df_` degrees."""
+        check_is_fitted(self)
+        return self._result.estimates.intervals(level)[:, : self.n_features_in_]
+
+    def estimates(self, level=LEVEL) -> Table:
+        """Coefficients of all regressions with standard error, df, t, p and interval."""
+        check_is_fitted(self)
+        return self._result.estimates_table(self._about(), level)
 
     def adapt(self, X, y=None, groups=None):
         """Learn groups and departures of sites not in the fit from their own rows; the rest stays.

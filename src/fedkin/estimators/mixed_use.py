@@ -15,7 +15,6 @@ from fedkin.algorithms.mixed_model_data import check_counts
 from fedkin.algorithms.mixed_model_facts import Rows
 from fedkin.algorithms.mixed_model_settings import CLASSES, MixedModelSettings
 from fedkin.algorithms.mixed_model_words import (
-    LEVEL,
     coefficient_intervals,
     fixed_table,
     variance_table,
@@ -23,6 +22,7 @@ from fedkin.algorithms.mixed_model_words import (
 from fedkin.estimators.base import FederatedEstimator
 from fedkin.estimators.mixed_classes import codes_of
 from fedkin.federation import Federation
+from fedkin.models.estimates import LEVEL, checked_level
 from fedkin.tables import Table
 
 # The place of a site that is not in the fit.
@@ -54,6 +54,11 @@ class FittedMixedModel(RegressorMixin, FederatedEstimator):
         return self._facts.difference
 
     # ------------------------------------------------------------ use
+
+    @property
+    def _tells_spread(self) -> bool:
+        """Whether `predict` has standard deviations to tell."""
+        return bool(self.family != CLASSES)
 
     def predict(self, X, groups=None, return_std=False, level=None):
         """Expected target of each row, with what is known of its site.
@@ -87,6 +92,8 @@ class FittedMixedModel(RegressorMixin, FederatedEstimator):
         rows = self._rows(X, groups)
         if not return_std and level is None:
             return self._facts.means(rows)
+        if level is not None:
+            checked_level(level)
         mean, std, ends = self._facts.predict(rows, level)
         return (mean, *[std] * bool(return_std), *[ends] * (level is not None))
 
@@ -159,6 +166,11 @@ class FittedMixedModel(RegressorMixin, FederatedEstimator):
         """Common coefficients with standard error, degrees of freedom, t, p and interval."""
         check_is_fitted(self)
         return fixed_table(self._result, self._facts, self._terms(), level)
+
+    @available_if(_has_errors)
+    def estimates(self, level=LEVEL) -> Table:
+        """What other estimators call `fixed_effects`."""
+        return self.fixed_effects(level)
 
     @available_if(_has_errors)
     def variance_components(self, level=LEVEL, intervals="wald") -> Table:

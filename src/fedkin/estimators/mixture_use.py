@@ -14,6 +14,8 @@ from sklearn.utils.validation import check_is_fitted
 from fedkin.algorithms.mixtures.settings import MixtureSettings
 from fedkin.estimators.base import FederatedEstimator
 from fedkin.federation import Federation
+from fedkin.models.estimates import checked_level
+from fedkin.models.kinds_prediction import Mixture
 from fedkin.models.latent_classes import mixture_weights
 from fedkin.ties import RELATIVE, first_best
 
@@ -28,21 +30,38 @@ class FittedMixture(DensityMixin, FederatedEstimator):
     _used: MixtureSettings
     _private = (*FederatedEstimator._private, "_family")
 
-    def predict(self, X, groups=None):
+    def predict(self, X, groups=None, return_std=False, level=None):
         """Groups of rows (Gaussian mixtures), or their expected target (regressions).
 
         A site of the fit gets its own components and weights. Any other site, and groups=None after
         a fit to several sites, gets the population's components, with weights from `adapt`, else
         from these rows (Gaussian mixtures) or the sites' average (regressions: without y rows do
-        not tell).
+        not tell). For regressions `return_std` adds the standard deviation of a new target, and
+        `level` the ends of intervals, (n, 2), that hold one with this probability: which group it
+        is of, noise and, after a fit with standard errors, what is not known of coefficients.
         """
         check_is_fitted(self)
         if not self._uses_target():
+            if return_std or level is not None:
+                raise ValueError("groups have no spread; predict_proba gives probabilities")
             probability = self.predict_proba(X, groups=groups)
             return first_best(probability, axis=1, floor=RELATIVE)
         clients, place = self._clients(X, None, groups)
         # A Federation may bring the very targets that are to be predicted.
-        return self._expected(replace(clients, y=None))[place]
+        clients = replace(clients, y=None)
+        mean = self._expected(clients)[place]
+        if not return_std and level is None:
+            return mean
+        level = None if level is None else checked_level(level)
+        found = self._new_targets(clients)
+        std = [found.std()[place]] if return_std else []
+        ends = [found.intervals(level)[place]] if level is not None else []
+        return (mean, *std, *ends)
+
+    @property
+    def _tells_spread(self) -> bool:
+        """Whether `predict` has standard deviations to tell."""
+        return self._uses_target() and self._result.scale is not None
 
     def predict_proba(self, X, y=None, groups=None):
         """Probability of each group for each row, (n, R).
@@ -170,6 +189,25 @@ class FittedMixture(DensityMixin, FederatedEstimator):
         d = clients.n_features
         expected = np.einsum("nd,nd->n", clients.X, mixed[:, :d])
         return expected + mixed[:, d:].sum(axis=1)
+
+    def _new_targets(self, clients: Federation) -> Mixture:
+        """Distributions of new targets of a mixture of regressions: a part for every group."""
+        places = self._places(clients)
+        noise = np.asarray(self._scale(places))[clients.owner, None] ** 2
+        means = self._lines(clients)
+        scales = noise + self._coefficient_variances(clients, places)
+        normal = np.full(means.shape, np.inf)
+        return Mixture(self._prior(clients), means, np.broadcast_to(scales, means.shape), normal)
+
+    def _lines(self, clients: Federation) -> np.ndarray:
+        """Expected target of each row if it is of a group, (n, R)."""
+        d, components = clients.n_features, self._at(clients)[1][clients.owner]
+        lines = np.einsum("nd,nrd->nr", clients.X, components[..., :d])
+        return lines + components[..., d:].sum(axis=-1)
+
+    def _coefficient_variances(self, clients: Federation, places: np.ndarray) -> np.ndarray:
+        """What is not known of the lines, (n, R) or less; nothing where the fit does not tell."""
+        return np.zeros((1, 1))
 
     def _log_joint(self, clients: Federation) -> np.ndarray:
         """log(weight * density) of each row and group, (n, R)."""

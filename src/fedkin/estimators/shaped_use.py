@@ -97,15 +97,17 @@ class ShapedUse(MixtureEstimator):
 
     # ------------------------------------------------------------ use
 
-    def predict(self, X, groups=None):
+    def predict(self, X, groups=None, return_std=False, level=None):
         """Groups of rows, or their classes where the fit had labels; for regressions, targets.
 
         A site of the fit gets its own components and weights. Any other site, and groups=None after
         a fit to several sites, gets the population's components, with weights from `adapt`, else
         from these rows (Gaussian mixtures) or the sites' average (regressions: without y rows do
-        not tell).
+        not tell). For regressions `return_std` adds the standard deviation of a new target, and
+        `level` the ends of intervals, (n, 2), that hold one with this probability: which group it
+        is of, noise and, after a fit with standard errors, what is not known of coefficients.
         """
-        found = super().predict(X, groups)
+        found = super().predict(X, groups, return_std, level)
         if not hasattr(self, "classes_"):
             return found
         names = self.classes_

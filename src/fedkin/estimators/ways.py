@@ -15,6 +15,7 @@ import numpy as np
 from sklearn.base import clone
 
 from fedkin.federation import Federation
+from fedkin.inference.spread import tells_spread
 
 ALONE, JOINING, ONE = "alone", "joining", "one model"
 # Log densities below this are all as bad: a row that a fit held impossible.
@@ -164,8 +165,7 @@ def spread_of(model: Any, train: Federation) -> np.ndarray | None:
 
     None if the model tells a spread of its own, or predicts no number.
     """
-    tells = "return_std" in inspect.signature(model.predict).parameters
-    if tells or hasattr(model, "score_samples") or hasattr(model, "predict_proba"):
+    if tells_spread(model) or hasattr(model, "score_samples") or hasattr(model, "predict_proba"):
         return None
     square = (train.y - model.predict(train)) ** 2
     total = np.bincount(train.owner, square, minlength=train.n_clients)

@@ -1,14 +1,16 @@
 """What a fit means, and what a site can do about it: the answers people ask for.
 
 `benefit` says whether joining helps each site; `checks` what deserves a look before any fit, with
-codes; `meta_analysis` what sites' estimates say together; `conformalize` gives intervals that hold
-whatever the model; `plan` what to expect before any data move; `odd_by_likelihood` says which sites
-a fit does not describe; `rows_needed` how many rows a guarantee needs.
+codes; `meta_analysis` what sites' estimates say together; `estimates` how sure a fit's coefficients
+are; `conformalize` gives intervals that hold whatever the model; `plan` what to expect before any
+data move; `odd_by_likelihood` says which sites a fit does not describe; `rows_needed` how many rows
+a guarantee needs.
 """
 
 from fedkin.inference.benefit import Benefit, benefit
 from fedkin.inference.checks import CheckWarning, Findings, checks
 from fedkin.inference.conformal import Conformal, conformalize
+from fedkin.inference.estimates import estimates
 from fedkin.inference.meta import MetaAnalysis, meta_analysis, site_estimates
 from fedkin.inference.odd_sites import odd_by_likelihood, odd_by_misfit
 from fedkin.inference.planning import Plan, plan
@@ -25,6 +27,7 @@ __all__ = [
     "benefit",
     "checks",
     "conformalize",
+    "estimates",
     "local_error_constant",
     "meta_analysis",
     "odd_by_likelihood",

@@ -14,7 +14,6 @@ that holds on average over sites left out as a whole.
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +22,7 @@ import numpy as np
 from fedkin.arrays import Floats
 from fedkin.federation import Federation
 from fedkin.inference.held_out import rows_left_out, sites_left_out
+from fedkin.inference.spread import tells_spread
 from fedkin.models.folds import row_folds
 
 SCORE, WAY = "score", "joining"
@@ -138,7 +138,7 @@ class _Scores:
 
 def _prediction(model: Any, X: Any, groups: Any) -> tuple[Floats, Floats]:
     """Predictions and the spread that the model tells; 1 if it tells none."""
-    if "return_std" in inspect.signature(model.predict).parameters:
+    if tells_spread(model):
         where = {} if groups is None else {"groups": groups}
         mean, spread = model.predict(X, **where, return_std=True)
         return np.asarray(mean), np.maximum(np.asarray(spread), LEAST_SPREAD)

@@ -10,12 +10,14 @@ is better explained there than by bending a regression.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from fedkin.arrays import Floats
-from fedkin.models.least_squares import residual_coefficients, solve
+from fedkin.models.least_squares import residual_coefficients, solve, unpack
+from fedkin.models.sandwich import Errors, Kinds, kinds_errors
 
 # Clients per block: log densities, responsibilities and statistics of a block stay in cache.
 CLIENT_BLOCK = 2048
@@ -185,3 +187,34 @@ def largest_change(new: Parameters, old: Parameters) -> Floats:
     weights = np.abs(new.weights - old.weights).max(axis=1)
     largest: Floats = np.max([coef, sigma, weights], axis=0)
     return largest
+
+
+# ------------------------------------------------------------------ how sure
+
+
+def coefficient_errors(
+    statistics: Floats,
+    parameters: Parameters,
+    outside: Floats | None = None,
+    learnt_weights: bool = True,
+) -> Errors:
+    """Errors of the coefficients of one restart, over clients (q, m); the noise is taken as known.
+
+    Who belongs to which regression is not: Louis' information has what that costs.
+    """
+    weights = parameters.weights[0] if learnt_weights else None
+    d = parameters.coef.shape[-1]
+    return kinds_errors(_kinds(statistics, parameters, outside), weights, spent=d)
+
+
+def _kinds(statistics: Floats, parameters: Parameters, outside: Floats | None) -> Iterator[Kinds]:
+    """Clients under every regression, block by block."""
+    coef, variance = parameters.coef[0], float(parameters.sigma[0]) ** 2
+    for begin in range(0, statistics.shape[1], CLIENT_BLOCK):
+        some = statistics[:, begin : begin + CLIENT_BLOCK]
+        noise = None if outside is None else outside[begin : begin + CLIENT_BLOCK]
+        share, _ = responsibilities(some, parameters, noise)
+        gram, cross, _, n_rows = unpack(np.ascontiguousarray(some.T))
+        score = (cross[:, None] - np.einsum("mij,kj->mki", gram, coef)) / variance
+        each = np.broadcast_to(gram[:, None] / variance, (*score.shape, gram.shape[-1]))
+        yield Kinds(np.ascontiguousarray(share[0].T), score, each, n_rows, n_rows)

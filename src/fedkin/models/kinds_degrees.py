@@ -46,11 +46,12 @@ class Evaluated(NamedTuple):
     """Log likelihood of every client under every kind, (K, m), and how it slopes.
 
     `slopes(share)` are the slopes of sum_ik share_ik loglik_ik in the coefficients (K, p) and in
-    the numbers of spread and noise.
+    the numbers of spread and noise; `scores()` are every client's slopes in them, (K, p, m).
     """
 
     loglik: Floats
     slopes: Slopes
+    scores: Callable[[], Floats]
 
 
 class Likelihood(Protocol):
@@ -104,7 +105,7 @@ class CommonNoise:
                 in_noise = 0.0
             return in_coef, np.append(self.shape.gather(in_factor), in_noise)
 
-        return Evaluated(loglik, slopes)
+        return Evaluated(loglik, slopes, lambda: pulled[:, :-1] / variance)
 
     def spread(self, numbers: Floats) -> Floats:
         """A = s L."""
@@ -159,7 +160,7 @@ class OwnNoise:
             in_logs = np.array([in_variance, a * float((share * in_shape).sum())])
             return in_coef, _within_range(in_logs, numbers)
 
-        return Evaluated(loglik, slopes)
+        return Evaluated(loglik, slopes, lambda: pulled[:, :-1] * (power / rate)[:, None])
 
     def spread(self, numbers: Floats) -> Floats:
         """None."""
@@ -199,7 +200,10 @@ class OwnNoiseAndDegrees:
             each = np.array([part @ one.slope for part, one in zip(share, found)])
             return each[:, :p], _within_range(each[:, p:].sum(axis=0), numbers)
 
-        return Evaluated(np.array([one.loglik for one in found]), slopes)
+        def scores() -> Floats:
+            return np.array([one.slope[:, :p].T for one in found])
+
+        return Evaluated(np.array([one.loglik for one in found]), slopes, scores)
 
     def spread(self, numbers: Floats) -> Floats:
         """A."""

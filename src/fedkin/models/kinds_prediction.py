@@ -9,16 +9,25 @@ with departures known from as many clients as there are beyond the kinds).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from fedkin.arrays import Floats, Indices
-from fedkin.models.kinds_degrees import OwnNoiseAndDegrees, away_from, mixed, noise_shape
+from fedkin.models.grouped_regression import CLIENT_BLOCK
+from fedkin.models.kinds_degrees import (
+    Likelihood,
+    OwnNoiseAndDegrees,
+    away_from,
+    mixed,
+    noise_shape,
+)
 from fedkin.models.kinds_degrees_fit import Clients, KindsFit, likelihood_of
 from fedkin.models.linear_mixed import eliminate
 from fedkin.models.linear_mixed_scales import products_of
+from fedkin.models.sandwich import Errors, Kinds, kinds_errors
 from fedkin.models.site_noise import LEAST_NOISE, Nodes, NoiseData, integrate, terms
 from fedkin.models.site_noise import Parameters as NoiseParameters
 from fedkin.models.site_noise_fit import Posterior, noise_data
@@ -38,6 +47,8 @@ WILD = 1e3
 HARDLY_REGULAR = 1e-12
 # Degrees of freedom below which a variance is hardly known at all.
 LEAST_DEGREES = 3.0
+# Step of finite differences of scores, in coefficients of columns and a target of spread one.
+DIFFERENCE = 1e-4
 
 
 class Mixture(NamedTuple):
@@ -179,6 +190,37 @@ class KindsPosterior:
         """Of every kind's coefficients, (K, d, d)."""
         basis, scale = self.everybody.prepared.basis, self.everybody.prepared.scale
         return np.array([scale**2 * basis @ one @ basis.T for one in self.covariances])
+
+    def coefficient_errors(self) -> Errors:
+        """Of every kind's coefficients over clients; spread and noise are taken as known."""
+        # Where clients depart it is they that are counted, not their rows.
+        spent = 1.0 if self.fit.way.degrees else float(self.coef.shape[1])
+        weights = np.exp(self.log_weights[: len(self.share)])
+        found = kinds_errors(self._kinds(), weights, spent)
+        basis, scale = self.everybody.prepared.basis, self.everybody.prepared.scale
+        outside = np.array([scale**2 * basis @ one @ basis.T for one in found.covariance])
+        return found._replace(covariance=outside)
+
+    def _kinds(self) -> Iterator[Kinds]:
+        """Clients' scores and informations under every kind, block by block."""
+        way, n_clients = self.fit.way, self.share.shape[1]
+        steps = DIFFERENCE * np.eye(self.coef.shape[1])
+        for begin in range(0, n_clients, CLIENT_BLOCK):
+            who = np.arange(begin, min(begin + CLIENT_BLOCK, n_clients))
+            likelihood = likelihood_of(self.everybody.some(who), way)
+
+            def scores(shift: Floats, at: Likelihood = likelihood) -> Floats:
+                return at.evaluate(self.coef + shift, self.fit.numbers).scores()
+
+            bends = np.array([scores(-step) - scores(step) for step in steps])
+            information = bends.transpose(3, 1, 0, 2) / (2 * DIFFERENCE)
+            information = 0.5 * (information + information.swapaxes(-1, -2))
+            n_rows = self.everybody.prepared.n_rows[who]
+            size, rows = n_rows, n_rows
+            if way.degrees:
+                size, rows = np.einsum("mkii->m", information), np.ones(len(who))
+            score = scores(np.zeros(len(steps))).transpose(2, 0, 1)
+            yield Kinds(self.share[:, who].T, score, information, size, rows)
 
     def others(self, statistics: Floats) -> NoiseData:
         """Further clients, statistics (., m), in the coordinates of the fit."""

@@ -143,6 +143,16 @@ class SquaredLoss(_PenalisedLoss):
         total = self.statistics @ least_squares.residual_coefficients(models).T
         return np.asarray(0.5 * total / np.maximum(self.sizes, 1.0)[:, None])
 
+    def residual_variances(self, coef: Floats) -> Floats:
+        """Noise variance of every client around its model (m, d), (m,); NaN without rows to spare.
+
+        With one row to spare and more, squared residuals over what coefficients leave of the rows.
+        """
+        spare = self.sizes - self.n_coefficients
+        toward = least_squares.residual_coefficients(coef)
+        squares = np.maximum(np.einsum("mq,mq->m", toward, self.statistics), 0.0)
+        return np.where(spare >= 1, squares / np.maximum(spare, 1.0), np.nan)
+
     def gradients(self, coef: Floats) -> Floats:
         """Gradient of every client's penalised loss at its own model (m, d)."""
         gram, cross, _, n_rows = self._unpacked

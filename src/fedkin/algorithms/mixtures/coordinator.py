@@ -126,6 +126,17 @@ class Coordinator(ABC):
             note=note,
         )
 
+    @property
+    def last_question(self) -> Ask:
+        """What sites are asked when nothing moves any more."""
+        note = "sites settle their weights"
+        return Ask("settle", self.common, self.personal, fields=self.last_fields, note=note)
+
+    @property
+    def last_fields(self) -> tuple[str, ...]:
+        """What leaves the sites then besides their likelihoods."""
+        return ()
+
     # ------------------------------------------------------------ what comes in
 
     def hear(self, replies: Replies) -> None:

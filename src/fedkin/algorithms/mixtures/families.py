@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
+from scipy.special import softmax
 
 from fedkin.algorithms.mixtures.settings import MixtureSettings
 from fedkin.arrays import Arrays, Floats
@@ -22,6 +23,7 @@ from fedkin.models import regression_mixture as regression
 from fedkin.models import regression_mixture_starts as regression_starts
 from fedkin.models import shaped_mixture as shaped
 from fedkin.models.latent_classes import best_restart, climb, to_posterior
+from fedkin.models.mixture_information import gaussian_rows, regression_rows
 from fedkin.models.row_blocks import RowBlocks
 from fedkin.randomness import Keys
 
@@ -140,6 +142,21 @@ class GaussianFamily(Family):
         spread = np.maximum(rows.squares / np.maximum(rows.sizes, 1)[:, None], LEAST_SPREAD)
         return spread if self.kind == "diag" else spread.mean(axis=1)
 
+    def informations(self, clients, rows, fit):
+        """Every site's rows for slope and curvature, and its weights, site by site."""
+        weights, means, covariance = fit
+        share = softmax(self.log_joint(rows, fit), axis=1)
+        d = clients.n_features
+        for k in range(len(clients)):
+            own = slice(clients.offsets[k], clients.offsets[k + 1])
+            precision = np.eye(d)
+            if covariance is not None:
+                spread = covariance[k % len(covariance)]
+                square = spread if spread.ndim == 2 else spread * np.eye(d)
+                precision = np.linalg.inv(square)
+            found = gaussian_rows(clients.X[own], share[own], means[k], precision)
+            yield found, weights[k]
+
     def scale_in_use(self, own, common):
         """A common covariance, if one was sent."""
         return common["covariance"][None] if common["covariance"].size else own
@@ -179,6 +196,17 @@ class RegressionFamily(Family):
         known = self.settings.sigma or (noise[0] if noise.size else None)
         size = np.sqrt(rows.squares[:, -1] / np.maximum(rows.sizes, 1))
         return np.full(rows.n_clients, known) if known else np.where(size > 0, size, 1.0)
+
+    def informations(self, clients, rows, fit):
+        """Every site's rows for slope and curvature, and its weights, site by site."""
+        weights, coef, sigma = fit
+        share = softmax(self.log_joint(rows, fit), axis=1)
+        ones = np.ones((len(clients.X), int(self.settings.has_intercept)))
+        design = np.concatenate([clients.X, ones], axis=1)
+        for k in range(len(clients)):
+            own = slice(clients.offsets[k], clients.offsets[k + 1])
+            some = design[own], clients.y[own], share[own]
+            yield regression_rows(*some, coef[k], float(sigma[k])), weights[k]
 
     def scale_in_use(self, own, common):
         """A common noise, if one was sent."""

@@ -39,18 +39,19 @@ from fedkin.algorithms.mixtures import shaped, sites
 from fedkin.algorithms.mixtures.coordinator import TINY, Coordinator, largest_change
 from fedkin.algorithms.mixtures.families import family_of, prepare
 from fedkin.algorithms.mixtures.federated_start import FEDERATED_START
-from fedkin.algorithms.mixtures.result import FedGremResult
+from fedkin.algorithms.mixtures.result import FedGremResult, JoinedResult
 from fedkin.algorithms.mixtures.settings import (
     NOT_NEGATIVE,
     POSITIVE,
     POSITIVE_OR_NONE,
     JoinedSettings,
 )
-from fedkin.arrays import Arrays, Floats
+from fedkin.arrays import Arrays, Bools, Floats
 from fedkin.federation import Federation
+from fedkin.models.component_errors import ComponentErrors, Told, component_errors
 from fedkin.models.gaussian_mixture import COVARIANCE_TYPES
 from fedkin.models.latent_classes import mixture_weights
-from fedkin.protocol import Algorithm, Ask, Program, Roster, Step, TracedReply
+from fedkin.protocol import Algorithm, Program, Replies, Roster, Step, TracedReply, over_roster
 from fedkin.settings import Flag, Number, Whole, one_of, setting
 from fedkin.shrinkage import AdaptivelyShrunk, shrink_adaptively, shrink_to_center
 from fedkin.shrinkage.borrowed import OWN_KINDS
@@ -65,6 +66,8 @@ FIRST_ROUNDS = 1
 NORMAL_QUARTILE = 0.6745
 # The least spread of distances from the centre, as a share of the typical distance.
 LEAST_SPREAD_SHARE = 1e-9
+# A curvature of more coefficients than this is not sent: 160 kB a site.
+MOST_COEFFICIENTS = 200
 # The least variance and the least value of a weight that is shared.
 LEAST_WEIGHT_NOISE = 1e-9
 LEAST_WEIGHT = 1e-6
@@ -91,6 +94,7 @@ class FedGremSettings(JoinedSettings):
     penalty_decay: float = setting(0.1, NOT_NEGATIVE)
     penalty_constant: float = setting(2.0, NOT_NEGATIVE)
     labels: bool = setting(False, Flag(), at_site=True)
+    standard_errors: bool = setting(False, Flag())
 
     # What "auto" means with either kind of shrinkage.
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -134,6 +138,19 @@ class FedGremSettings(JoinedSettings):
                 f"{what} is for family='gaussian' with shrinkage='adaptive', step='em' and none of "
                 "clip, threshold, batch_size, local_steps"
             )
+
+        if self.standard_errors and (self.shaped or not self.by_likelihood):
+            raise ValueError(
+                "standard_errors is for shrinkage='adaptive' with step='em' and none of clip, "
+                "threshold; Gaussian groups need covariance_type 'identity' or 'tied': other fits "
+                "end where the components are not the most likely ones given the others'"
+            )
+
+    @property
+    def by_likelihood(self) -> bool:
+        """Whether a fit ends at the most likely components, given the centre and the spread."""
+        plain = self.shrinkage == "adaptive" and self.site_step == "em" and not self.clip
+        return plain and not self.threshold and not self.batch_size
 
     @property
     def second_fit(self) -> bool:
@@ -240,6 +257,44 @@ class FedGrem(Coordinator):
             return super().usual
         return {**super().usual, "between": self._shrunk().between_variance}
 
+    @property
+    def last_fields(self) -> tuple[str, ...]:
+        """Slopes and curvatures, if components shall have standard errors."""
+        wanted = self.settings.standard_errors
+        return ("slope", "curvature") if wanted and self._few_enough else ()
+
+    @property
+    def _few_enough(self) -> bool:
+        return int(np.prod(self.shared.shape[1:])) <= MOST_COEFFICIENTS
+
+    def result(self, replies: Replies, history: list[float], converged: bool) -> JoinedResult:
+        """With standard errors, if they are wanted."""
+        result = super().result(replies, history, converged)
+        if "slope" not in replies:
+            return result
+        return result.with_errors(self._errors(replies, result.ambiguous))
+
+    def _errors(self, replies: Replies, ambiguous: Bools) -> ComponentErrors:
+        """From slopes and curvatures; sites whose groups are not sure to be the others' are out."""
+        assert self.centers is not None
+        m, n_components, p = self.shared.shape
+        size, who = n_components * p, replies.clients
+        upper = np.triu_indices(size)
+        curvature = np.zeros((len(who), size, size))
+        curvature[:, upper[0], upper[1]] = curvature[:, upper[1], upper[0]] = replies["curvature"]
+        used = over_roster(self.rows[who] > 0, who, m, missing=False) & ~ambiguous
+        told = Told(
+            over_roster(replies["slope"].reshape(-1, size), who, m, missing=0.0),
+            over_roster(curvature, who, m, missing=0.0),
+            np.repeat(self._shrunk().belonging, p, axis=1),
+            (self.shared - self.centers).reshape(m, size),
+            used,
+        )
+        root, numbers = self._root, np.inf
+        if self.family.sent_for_scale:
+            numbers = self.rows[used].sum() * (1 if self.settings.family == "regression" else p)
+        return component_errors(told, self.between_variance, root @ root.T, float(numbers))
+
     def combine(self) -> None:
         """The adaptive rule, or the paper's; appendix D treats the weights likewise."""
         if self.settings.shrinkage == "adaptive":
@@ -330,7 +385,7 @@ def alternate(server: Coordinator) -> Program:
     else:
         server.combine()
     converged = at_rest >= settings.rounds_at_rest
-    replies = yield Ask("settle", server.common, server.personal, note="sites settle their weights")
+    replies = yield server.last_question
     return server.result(replies, history, converged)
 
 
@@ -353,7 +408,7 @@ FEDGREM = Algorithm(
         **shaped.STEPS,
         "start_again": sites.START_AGAIN,
         "improve": IMPROVE,
-        "settle": sites.SETTLE,
+        "settle": sites.SETTLE_SURELY,
         **FEDERATED_START,
     },
 )

@@ -8,6 +8,8 @@ from typing import Any, Self
 import numpy as np
 
 from fedkin.arrays import Array, Bools, Floats
+from fedkin.models.component_errors import ComponentErrors
+from fedkin.models.estimates import LEVEL, Estimates, terms_of
 from fedkin.names import sites_listed
 from fedkin.protocol import Memory, Result
 from fedkin.protocol.runs import About
@@ -32,10 +34,25 @@ LEFT = {
     "residual": "Each site also sent the mean squared residual of its rows.",
     "spread": "Each site also sent the mean square of its target and of its features.",
     "moments": "Each site also sent sums of its x and of products of its x.",
+    "curvature": "For standard errors each site also sent slope and curvature of its log "
+    "likelihood at the end: products of its rows weighted by group.",
 }
 # What is said of a site that was not compared with others.
 NOTHING_ODD: dict[str, Any] = {"outlier_score": np.nan, "ambiguous": False, "halvings": 0.0}
 WEIGHTS_STAYED = "Mixture weights stayed at the sites."
+# Numbers of covariances that are kept with a fit.
+MOST_COVARIANCES_KEPT = 1_000_000
+# Sites whose groups may be matched otherwise are left out of standard errors; of more than this
+# share of the sites there are none.
+AMBIGUOUS_SHARE = 0.5
+NO_ERRORS = (
+    "the fit has no standard errors: they need one more message from every site; fit with "
+    "standard_errors=True (and no more than 200 coefficients a site)"
+)
+AMBIGUOUS = (
+    "at more than half of the sites groups could be matched otherwise (ambiguous_): what would be "
+    "averaged are different groups, so there are no standard errors; take fewer components"
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -169,9 +186,78 @@ class MixtureResult(Result):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class JoinedResult(MixtureResult):
-    """The fit of sites that exchanged components."""
+    """The fit of sites that exchanged components.
+
+    With standard errors: of the centres (R, p) with `center_degrees` (1,) of freedom, over sites or
+    by the model as `center_by_sites` (1,) says; of the sites' components (m, R, p) with theirs, and
+    `component_covariance` (m, R, p, p).
+    """
 
     history_change: Floats
+    center_errors: Floats | None = None
+    center_degrees: Floats | None = None
+    center_by_sites: Bools | None = None
+    component_errors: Floats | None = None
+    component_degrees: Floats | None = None
+    component_covariance: Floats | None = None
+
+    def with_errors(self, found: ComponentErrors) -> Self:
+        """With standard errors; covariances only while they are not too many."""
+        few = found.covariance.size <= MOST_COVARIANCES_KEPT
+        return replace(
+            self,
+            center_errors=found.center,
+            center_degrees=found.center_degrees,
+            center_by_sites=found.by_sites,
+            component_errors=found.sites,
+            component_degrees=found.site_degrees,
+            component_covariance=found.covariance if few else None,
+        )
+
+    def estimates(self, of: str = "centers") -> Estimates:
+        """Centres (R, p), or components of sites (m, R, p), with their errors."""
+        if self.center_errors is None or self.center_degrees is None:
+            raise ValueError(NO_ERRORS)
+        heard = self.heard
+        if self.ambiguous[heard].sum() > AMBIGUOUS_SHARE * heard.sum():
+            raise ValueError(AMBIGUOUS)
+        if of == "sites":
+            assert self.components is not None and self.component_errors is not None
+            assert self.component_degrees is not None
+            return Estimates(self.components, self.component_errors, self.component_degrees)
+        assert self.centers is not None
+        return Estimates(self.centers, self.center_errors, self.center_degrees[:, None])
+
+    def estimates_table(self, about: About, level: float = LEVEL, of: str = "centers") -> Table:
+        """Centres or sites' components with standard error, df, t, p and interval."""
+        found = self.estimates(of)
+        terms = terms_of(about.features, found.values.shape[-1])
+        groups = np.arange(found.values.shape[-2])
+        columns: dict[str, Any] = {"group": groups}
+        if of == "sites":
+            m = len(about.sites)
+            columns = {"site": np.repeat(about.sites, len(groups)), "group": np.tile(groups, m)}
+            shape = found.values.shape
+            parts = (np.broadcast_to(part, shape).reshape(-1, shape[-1]) for part in found)
+            found = Estimates(*parts)
+        return Table(found.by_group(columns, terms, level), "Groups")
+
+    def tables(self, about: About) -> dict[str, Table]:
+        """Also the centres with their errors."""
+        tables = super().tables(about)
+        if self.center_errors is None or self.ambiguous.mean() > AMBIGUOUS_SHARE:
+            return tables
+        return {"centers": tables["centers"], "estimates": self.estimates_table(about), **tables}
+
+    def remarks(self, about: About) -> list[str]:
+        """Also what standard errors are of."""
+        remarks = super().remarks(about)
+        if self.center_errors is not None:
+            remarks.append(
+                "Standard errors of the population are those of the mean of all such sites; "
+                "estimates(of='sites') has those of each site's own groups."
+            )
+        return remarks
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

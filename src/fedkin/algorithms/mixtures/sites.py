@@ -15,6 +15,7 @@ from fedkin.algorithms.mixtures.families import LOCAL_TOL, family_of
 from fedkin.models import gaussian_mixture as gaussian
 from fedkin.models import regression_mixture as regression
 from fedkin.models.latent_classes import EMPTY_COMPONENT, climb, mixture_weights
+from fedkin.models.mixture_information import score_and_information
 from fedkin.protocol import Field, Step, TracedReply
 from fedkin.shrinkage import unusualness
 
@@ -219,6 +220,24 @@ def settle(clients, cache, settings, common, personal, memory, keys):
     return {"loglik": statistics.loglik}, {**memory, "weights": weights, "components": components}
 
 
+def settle_surely(clients, cache, settings, common, personal, memory, keys, fields):
+    """As `settle`; if asked for, also slope and curvature of the likelihood by the components."""
+    reply, memory = settle(clients, cache, settings, common, personal, memory, keys)
+    if not fields:
+        return reply, memory
+    family = family_of(settings)
+    scale = family.scale_in_use(memory.get("scale"), common)
+    given = bool(personal["weights"].size)
+    found = family.informations(clients, cache, (memory["weights"], memory["components"], scale))
+    told = [score_and_information(rows, None if given else w) for rows, w in found]
+    upper = np.triu_indices(np.prod(personal["components"].shape[1:]))
+    made = {
+        "slope": np.array([slope for slope, _ in told]),
+        "curvature": np.array([information[upper] for _, information in told]),
+    }
+    return {**reply, **made}, memory
+
+
 # ------------------------------------------------------------------ what a site remembers
 
 
@@ -341,3 +360,18 @@ USUAL = {
 _FITTED_AGAIN = {**_FIT, "components": replace(COMPONENTS, empty="centers")}
 START_AGAIN = Step(start_again, _FITTED_AGAIN, {**COMMON, **USUAL}, {"order": ORDER}, OPTIONAL)
 SETTLE = Step(settle, {"loglik": LOGLIK}, COMMON, PERSONAL)
+SETTLE_SURELY = Step(
+    settle_surely,
+    {"loglik": LOGLIK},
+    COMMON,
+    PERSONAL,
+    {
+        "slope": Field(("R", "p"), "slope of the site's log likelihood by its components"),
+        "curvature": Field(
+            ("c",),
+            "its curvature, upper triangle, the site's weights profiled out: products of its rows, "
+            "weighted by responsibility",
+            reveals="products",
+        ),
+    },
+)
