@@ -2,15 +2,16 @@
 
 `benefit` says whether joining helps each site; `checks` what deserves a look before any fit, with
 codes; `meta_analysis` what sites' estimates say together; `conformalize` gives intervals that hold
-whatever the model; `plan` what to expect before any data move; `odd_by_likelihood` says which sites
-a fit does not describe; `rows_needed` how many rows a guarantee needs.
+whatever the model; `plan` what to expect before any data move; `odd_sites` which sites do not go
+with the others; `rows_needed` how many rows a guarantee needs.
 """
 
 from fedkin.inference.benefit import Benefit, benefit
 from fedkin.inference.checks import CheckWarning, Findings, checks
 from fedkin.inference.conformal import Conformal, conformalize
 from fedkin.inference.meta import MetaAnalysis, meta_analysis, site_estimates
-from fedkin.inference.odd_sites import odd_by_likelihood, odd_by_misfit
+from fedkin.inference.misfit_rules import odd_by_likelihood, odd_by_misfit
+from fedkin.inference.odd_sites import OddSites, odd_sites
 from fedkin.inference.planning import Plan, plan
 from fedkin.inference.sample_sizes import RowsNeeded, local_error_constant, rows_needed
 
@@ -20,6 +21,7 @@ __all__ = [
     "Conformal",
     "Findings",
     "MetaAnalysis",
+    "OddSites",
     "Plan",
     "RowsNeeded",
     "benefit",
@@ -29,6 +31,7 @@ __all__ = [
     "meta_analysis",
     "odd_by_likelihood",
     "odd_by_misfit",
+    "odd_sites",
     "plan",
     "rows_needed",
     "site_estimates",
