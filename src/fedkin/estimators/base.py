@@ -557,6 +557,13 @@ class FederatedEstimator(BaseEstimator):
 
         return of_sums(self, names, statistics)
 
+    @property
+    def _counts(self) -> Any:
+        """What is known of the number that the estimator leaves open (`estimators.counts`)."""
+        from fedkin.estimators import counts
+
+        return counts
+
     def _shared_estimate(self) -> np.ndarray:
         """What the fit shares, a row for every kind of sites."""
         from fedkin.estimators.site_evidence import shared_estimate

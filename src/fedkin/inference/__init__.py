@@ -3,12 +3,14 @@
 `benefit` says whether joining helps each site; `checks` what deserves a look before any fit, with
 codes; `meta_analysis` what sites' estimates say together; `conformalize` gives intervals that hold
 whatever the model; `plan` what to expect before any data move; `odd_sites` which sites do not go
-with the others; `rows_needed` how many rows a guarantee needs.
+with the others; `how_many` how many groups there are; `rows_needed` how many rows a guarantee
+needs.
 """
 
 from fedkin.inference.benefit import Benefit, benefit
 from fedkin.inference.checks import CheckWarning, Findings, checks
 from fedkin.inference.conformal import Conformal, conformalize
+from fedkin.inference.how_many import HowMany, how_many
 from fedkin.inference.meta import MetaAnalysis, meta_analysis, site_estimates
 from fedkin.inference.misfit_rules import odd_by_likelihood, odd_by_misfit
 from fedkin.inference.odd_sites import OddSites, odd_sites
@@ -20,6 +22,7 @@ __all__ = [
     "CheckWarning",
     "Conformal",
     "Findings",
+    "HowMany",
     "MetaAnalysis",
     "OddSites",
     "Plan",
@@ -27,6 +30,7 @@ __all__ = [
     "benefit",
     "checks",
     "conformalize",
+    "how_many",
     "local_error_constant",
     "meta_analysis",
     "odd_by_likelihood",

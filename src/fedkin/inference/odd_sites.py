@@ -322,7 +322,7 @@ def odd_sites(
     if X is None:
         model, evidence, data = *_at_sites(estimator), None
     else:
-        data = _federation(estimator, X, y, groups)
+        data = as_federation(X, y, groups)
         model = _quietly_fitted(estimator, data)
         evidence = model._site_evidence(data)
     found = judge(_enough(evidence), level, adjust)
@@ -361,7 +361,7 @@ def _quietly_fitted(estimator: Any, data: Federation) -> Any:
         return _clone(estimator).set_params(engine=None).fit(data)
 
 
-def _federation(estimator: Any, X: Any, y: Any, groups: Any) -> Federation:
+def as_federation(X: Any, y: Any, groups: Any) -> Federation:
     """The data with whatever target there is; words as numbers."""
     if isinstance(X, Federation):
         if y is not None or groups is not None:

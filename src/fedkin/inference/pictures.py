@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedkin.arrays import Bools, Floats
+from fedkin.arrays import Bools, Floats, Indices
 
 # More sites than this get no name on the axis.
 MOST_NAMED = 60
@@ -62,6 +62,25 @@ def scores_by_site(
     axes.axvline(0.0, color="0.5", lw=0.8)
     axes.set(xlabel="score (about standard normal for a site like the others)")
     _name(axes, [names[k] for k in order])
+    return axes
+
+
+def curve_over_numbers(
+    numbers: Indices,
+    values: Floats,
+    plain: Bools,
+    chosen: int,
+    labels: tuple[str, str],
+    ax: Any = None,
+) -> Any:
+    """A criterion over numbers of groups; what is not `plain` (by degrees) stands beside it."""
+    axes = new_axes(4.0, ax)
+    axes.plot(numbers[plain], values[plain], "o-", color="#0072B2", label="alike within groups")
+    if (~plain).any():
+        axes.plot(numbers[~plain], values[~plain], "D", color="#009E73", label="by degrees")
+    axes.plot(numbers[chosen], values[chosen], "o", ms=11, mfc="none", mec="#D55E00")
+    axes.set(xlabel=f"number of {labels[0]}", ylabel=labels[1], xticks=np.unique(numbers))
+    axes.legend(frameon=False)
     return axes
 
 

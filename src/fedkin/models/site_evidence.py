@@ -110,9 +110,7 @@ def weight_of(information: Floats, spread: Floats) -> Floats:
     return np.asarray(0.5 * (weight + weight.swapaxes(-1, -2)))
 
 
-def scores_at_centres(
-    weights: Floats, estimates: Floats, kinds: Indices
-) -> tuple[Floats, Floats]:
+def scores_at_centres(weights: Floats, estimates: Floats, kinds: Indices) -> tuple[Floats, Floats]:
     """Scores (m, q) and curvatures (m, q, q) where kinds are weighted means of their sites."""
     pulled = np.einsum("mij,mj->mi", weights, estimates)
     scores = np.zeros_like(pulled)
