@@ -50,6 +50,7 @@ MODULES = (
     "mixed_classes",
     "fgpr_curves",
     "answers",
+    "odd_sites_beyond",
 )
 
 

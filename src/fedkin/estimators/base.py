@@ -557,6 +557,12 @@ class FederatedEstimator(BaseEstimator):
 
         return of_sums(self, names, statistics)
 
+    def _for_sites(self, kept: np.ndarray, fixed: bool) -> Any:
+        """An unfitted copy for some of the sites of the fit."""
+        from fedkin.estimators.site_evidence import for_sites
+
+        return for_sites(self, kept, fixed)
+
     @property
     def _counts(self) -> Any:
         """What is known of the number that the estimator leaves open (`estimators.counts`)."""

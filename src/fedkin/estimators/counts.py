@@ -50,12 +50,13 @@ class Account(NamedTuple):
 
 
 class Open(NamedTuple):
-    """What a number is called in the estimator and in words, and how many are tried."""
+    """What a number is called in the estimator and in words, how many are tried, what decides."""
 
     name: str
     one: str
     many: str
     most: int
+    criterion: str = "bic"
 
 
 def open_number(estimator: Any) -> Open:
@@ -74,7 +75,7 @@ def open_number(estimator: Any) -> Open:
     if isinstance(estimator, FittedMixture):
         return Open("n_components", "group", "groups", 8)
     if isinstance(estimator, FGPR) and not isinstance(estimator, LocalGP | PooledGP):
-        return Open("n_priors", "prior", "priors", 4)
+        return Open("n_priors", "prior", "priors", 4, "icl")
     name = type(estimator).__name__
     raise ValueError(
         f"{name} has no number of groups to choose; take FMLR, ODCL, IFCA, FedGrEM or FGPR"

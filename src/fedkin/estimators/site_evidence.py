@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -41,7 +42,10 @@ def site_evidence(model: Any, data: Federation) -> SiteEvidence:
     from fedkin.estimators.gp_rivals import LocalGP, PooledGP
     from fedkin.estimators.mixed_model import MixedModel
     from fedkin.estimators.mixture_use import FittedMixture
+    from fedkin.estimators.odcl import LocalERM
 
+    if isinstance(model, LocalERM):
+        raise ValueError(f"LocalERM shares nothing that a site could be odd to: {INSTEAD}")
     if isinstance(model, MixedModel):
         return _of_mixed_model(model, data)
     if isinstance(model, FMLR):
@@ -90,7 +94,9 @@ def _of_averages(model: Any, found: SiteEvidence) -> tuple[Floats, Floats]:
 
     assert found.squares is not None and found.degrees is not None
     same = np.broadcast_to(np.eye(found.n_parameters), found.information.shape)
-    how = "gradients" if isinstance(model, IFCA) else model._used.aggregate
+    if isinstance(model, IFCA):
+        return scores_at_centres(_of_local_steps(model, found), found.estimates, found.labels)
+    how = model._used.aggregate
     if how in ("auto", "precision"):
         noise = np.maximum(found.squares, TINY) / np.maximum(found.degrees, 1.0)
         weights = found.information / noise[:, None, None]
@@ -99,8 +105,18 @@ def _of_averages(model: Any, found: SiteEvidence) -> tuple[Floats, Floats]:
     elif how == "size":
         weights = same * found.rows[:, None, None]
     else:
-        weights = found.information / np.maximum(found.rows, 1.0)[:, None, None]
+        weights = found.information
     return scores_at_centres(weights, found.estimates, found.labels)
+
+
+def _of_local_steps(model: Any, found: SiteEvidence) -> Floats:
+    """How far IFCA's local steps take a model to the site's own: I - (I - step G)^steps."""
+    mean = found.information / np.maximum(found.rows, 1.0)[:, None, None]
+    steepest = float(np.linalg.eigvalsh(mean).max(initial=TINY))
+    length = model.step_size if model.step_size is not None else 1.0 / steepest
+    steps = model.local_steps if model.averaging == "model" else 1
+    left = np.eye(found.n_parameters) - length * mean
+    return np.asarray(np.eye(found.n_parameters) - np.linalg.matrix_power(left, steps))
 
 
 def _labels_by_name(model: Any, names: tuple[str, ...]) -> Indices:
@@ -376,6 +392,30 @@ def _drawn_scores(model: Any, data: Federation, theta: Floats) -> Floats:
 
 
 # ------------------------------------------------------------------ what is shared
+
+
+def for_sites(model: Any, kept: Indices, fixed: bool) -> Any:
+    """An unfitted copy for some of the sites of a fit; `fixed`: with the number that it chose."""
+    from sklearn.base import clone
+
+    from fedkin.estimators.fgpr import FGPR
+    from fedkin.estimators.fmlr import FMLR
+    from fedkin.estimators.mixture_use import FittedMixture
+    from fedkin.estimators.odcl import ODCL
+
+    copy, chosen = clone(model).set_params(engine=None), model.get_params(deep=False)
+    labels = chosen.get("true_labels")
+    if labels is not None and not isinstance(labels, Mapping):
+        copy.set_params(true_labels=dict(zip(model.client_names_, labels)))
+    if isinstance(model, FittedMixture) and np.ndim(chosen["init"]) == 3:
+        copy.set_params(init=np.asarray(chosen["init"])[kept])
+    if fixed and isinstance(model, ODCL):
+        copy.set_params(n_clusters=model.n_clusters_)
+    elif fixed and isinstance(model, FMLR | FittedMixture):
+        copy.set_params(n_components=model.n_components_)
+    elif fixed and isinstance(model, FGPR):
+        copy.set_params(n_priors=model.n_priors_)
+    return copy
 
 
 def shared_estimate(model: Any) -> Floats:

@@ -1,7 +1,9 @@
 """How many groups, kinds or priors? One is always among the answers, and so is "by degrees".
 
 Every number is fitted. BIC decides, from likelihoods in which memberships, and departures of sites,
-are summed over; ICL, rows left out and sites drawn anew are second opinions, and are told.
+are summed over; ICL, rows left out and sites drawn anew are second opinions, and are told. Of
+priors ICL decides: standardising each site's target makes sites of one prior unlike, and BIC would
+count such differences as priors that no site can be told to have.
 """
 
 from __future__ import annotations
@@ -44,6 +46,8 @@ class HowMany:
         Unfitted, with what is recommended.
     words : tuple of str
         One and many of what is counted.
+    criterion : {"bic", "icl"}
+        What decides.
     """
 
     method: str
@@ -54,6 +58,7 @@ class HowMany:
     words: tuple[str, str]
     columns: Mapping[str, Any] = field(repr=False)
     chosen: int = 0
+    criterion: str = "bic"
 
     def table(self) -> Table:
         """A row for everything that was tried."""
@@ -62,7 +67,7 @@ class HowMany:
     @property
     def reason(self) -> str:
         """Why, in sentences."""
-        return " ".join([self._by_bic(), *self._second_opinions()])
+        return " ".join([self._by_criterion(), *self._second_opinions()])
 
     @property
     def sentence(self) -> str:
@@ -72,25 +77,24 @@ class HowMany:
     def __str__(self) -> str:
         return f"{self.sentence}\n{self.table()}"
 
-    def _by_bic(self) -> str:
-        bic = np.asarray(self.columns["bic"], dtype=float)
-        others = np.where(
-            np.arange(len(bic)) == self.chosen, np.inf, np.nan_to_num(bic, nan=np.inf)
-        )
+    def _by_criterion(self) -> str:
+        bic = np.asarray(self.columns[self.criterion], dtype=float)
+        others = np.nan_to_num(bic, nan=np.inf)
+        others[self.chosen] = np.inf
         if not np.isfinite(others).any():
             return "Nothing else can be fitted to these data."
         second = int(np.argmin(others))
         lead = others[second] - bic[self.chosen]
-        return (
-            f"BIC is least for it; the next, {self.columns['what'][second]}, has {lead:.3g} more."
-        )
+        what = self.columns["what"][second]
+        return f"{self.criterion.upper()} is least for it; the next, {what}, has {lead:.3g} more."
 
     def _second_opinions(self) -> list[str]:
         told = []
-        icl = np.asarray(self.columns["icl"], dtype=float)
-        if int(np.nanargmin(icl)) != self.chosen:
-            other = self.columns["what"][int(np.nanargmin(icl))]
-            told.append(f"ICL, which wants groups apart, would have {other}.")
+        second = "bic" if self.criterion == "icl" else "icl"
+        least = int(np.nanargmin(np.asarray(self.columns[second], dtype=float)))
+        if least != self.chosen:
+            why = ", which wants groups apart," if second == "icl" else ""
+            told.append(f"{second.upper()}{why} would have {self.columns['what'][least]}.")
         if "left-out score" in self.columns:
             told.append(self._by_rows_left_out())
         if "stability" in self.columns:
@@ -171,8 +175,8 @@ def how_many(
             columns |= _left_out(estimator, data, rows, folds, random_state)
         if resamples > 0:
             columns["stability"] = _stability(data, rows, resamples, random_state)
-    bic = np.where(np.isfinite(columns["bic"]), columns["bic"], np.inf)
-    chosen = int(first_least(bic))
+    values = columns[words.criterion]
+    chosen = int(first_least(np.where(np.isfinite(values), values, np.inf)))
     found = rows[chosen]
     return HowMany(
         type(estimator).__name__,
@@ -183,6 +187,7 @@ def how_many(
         (words.one, words.many),
         columns,
         chosen,
+        words.criterion,
     )
 
 

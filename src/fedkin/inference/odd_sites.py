@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -157,11 +157,15 @@ class OddSites:
     def drop(self, *sites: Any) -> Any:
         """The estimator fitted without these sites; without any given, without the odd ones."""
         gone = {self._known_name(site) for site in sites} if sites else set(self.names)
+        return self._without(gone, fixed=False)
+
+    def _without(self, gone: Collection[str], fixed: bool) -> Any:
+        """A fit without sites; `fixed`: with the number of groups of the fit to all."""
         data = self._rows()
-        kept = [k for k, name in enumerate(data.names) if name not in gone]
-        if not kept:
+        kept = np.flatnonzero([name not in gone for name in data.names])
+        if not len(kept):
             raise ValueError("no site would be left")
-        return _quietly_fitted(self._model, data.take(kept))
+        return _quietly(self._model._for_sites(kept, fixed), data.take(kept))
 
     def leave_one_out(self, sites: Sequence[Any] | None = None) -> Table:
         """How far what is shared moves without each site: by one step, and fitted anew.
@@ -171,7 +175,9 @@ class OddSites:
         names = self.sites if sites is None else [self._known_name(site) for site in sites]
         place = {name: k for k, name in enumerate(self.sites)}
         where = [place[name] for name in names]
-        moved = [self._moved(self.drop(name)._shared_estimate()) for name in names]
+        moved = [
+            self._moved(self._without({name}, fixed=True)._shared_estimate()) for name in names
+        ]
         columns = {
             "site": list(names),
             "one step": self.influence[where],
@@ -319,11 +325,13 @@ def odd_sites(
         raise ValueError(f"level must lie between 0 and 1, not {level}")
     if adjust not in METHODS:
         raise ValueError(f"adjust must be 'holm' or 'bh', not {adjust!r}")
+    from sklearn.base import clone
+
     if X is None:
         model, evidence, data = *_at_sites(estimator), None
     else:
         data = as_federation(X, y, groups)
-        model = _quietly_fitted(estimator, data)
+        model = _quietly(clone(estimator).set_params(engine=None), data)
         evidence = model._site_evidence(data)
     found = judge(_enough(evidence), level, adjust)
     return OddSites(type(estimator).__name__, level, adjust, evidence, found, model, data)
@@ -333,10 +341,10 @@ def _at_sites(estimator: Any) -> tuple[Any, SiteEvidence]:
     """A model and what sites say, through the engine."""
     if estimator.engine is None:
         raise ValueError("odd_sites needs data: odd_sites(estimator, X, y, groups)")
+    from sklearn.base import clone
+
     names, sums = sums_at_sites(estimator)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = _clone(estimator).fit()
+    model = _quietly(clone(estimator), None)
     return model, model._evidence_of_sums(names, sums)
 
 
@@ -348,17 +356,11 @@ def _enough(evidence: SiteEvidence) -> SiteEvidence:
     return evidence._replace(information=nothing, squares=None, degrees=None)
 
 
-def _clone(estimator: Any) -> Any:
-    from sklearn.base import clone
-
-    return clone(estimator)
-
-
-def _quietly_fitted(estimator: Any, data: Federation) -> Any:
-    """The estimator fitted to data that are here; what deserves a warning does so elsewhere."""
+def _quietly(unfitted: Any, data: Federation | None) -> Any:
+    """Fitted; what deserves a warning does so elsewhere."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _clone(estimator).set_params(engine=None).fit(data)
+        return unfitted.fit(data)
 
 
 def as_federation(X: Any, y: Any, groups: Any) -> Federation:
