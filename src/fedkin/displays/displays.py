@@ -254,6 +254,24 @@ class ChoiceDisplay(_Line):
     def _maker(cls, model: Any) -> dict[str, Any] | None:
         return specs.choice(model, {})
 
+    @classmethod
+    def from_how_many(cls, found: Any, *, ax: Any = None) -> Self:
+        """Draw what `fedkin.inference.how_many` found; returns the display."""
+        plain = ~np.asarray(found.columns["by degrees"], dtype=bool)
+        series = {
+            "name": found.criterion,
+            "x": np.asarray(found.columns["number"])[plain].tolist(),
+            "y": np.asarray(found.columns[found.criterion])[plain].tolist(),
+        }
+        spec = {
+            "title": f"How many {found.words[1]}",
+            "xlabel": f"number of {found.words[1]}",
+            "ylabel": found.criterion,
+            "series": [series],
+            "mark": None if found.by_degrees else found.number,
+        }
+        return cls(spec).plot(ax)
+
 
 class ConvergenceDisplay(_Line):
     """The search, step by step."""

@@ -82,6 +82,16 @@ def open_number(estimator: Any) -> Open:
     )
 
 
+def with_codes(estimator: Any, data: Federation) -> Federation:
+    """The data, two classes as 0 and 1 where the estimator has classes."""
+    from fedkin.estimators.clustered import ClusteredEstimator
+
+    if not isinstance(estimator, ClusteredEstimator) or estimator.loss != "logistic":
+        return data
+    y = np.asarray(data.y)
+    return replace(data, y=(y == y.max()).astype(float)) if len(np.unique(y)) == 2 else data
+
+
 def most_that_fit(estimator: Any, data: Federation) -> int:
     """The largest number that the data can have: of sites, or of rows at the largest site."""
     from fedkin.estimators.mixture_use import FittedMixture

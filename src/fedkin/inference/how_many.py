@@ -163,7 +163,7 @@ def how_many(
     -------
     HowMany
     """
-    data = as_federation(X, y, groups)
+    data = estimator._counts.with_codes(estimator, as_federation(X, y, groups))
     words = estimator._counts.open_number(estimator)
     tried = _numbers(estimator, data, numbers, words.most)
     with warnings.catch_warnings():

@@ -190,7 +190,9 @@ class _Spread:
     @property
     def all_sites(self) -> Floats:
         """The spread as everybody who counts has it, (q, q)."""
-        return np.asarray(np.median(self.each[self.known], axis=0) if self.known.any() else 0.0)
+        if not self.known.any():
+            return np.zeros(self.each.shape[1:])
+        return np.asarray(np.median(self.each[self.known], axis=0))
 
     def _differ(self, information: Floats) -> bool:
         """Whether sites of a kind are further apart than their sampling errors have it."""
@@ -256,7 +258,7 @@ class _Spread:
         part = np.ix_(departs, departs)
         total = self.sampling[self.known][:, *part] + self.all_sites[part]
         back = inverse(total)
-        here = inverse(information)[:, *part] + self.each[:, *part]
+        here = inverse(information)[:, *part] + self.all_sites[part]
         wide = len(here[0])
         if self.full:
             pairs = np.einsum("mij,mkl->ikjl", back, back).reshape(wide**2, wide**2)
