@@ -67,7 +67,7 @@ def chances(seed: int) -> Drawn:
     return MixedModel(family="binomial"), data, np.zeros(data.n_clients, dtype=bool)
 
 
-def of_kinds(seed: int, spoilt: str | None = None) -> Drawn:
+def of_kinds(seed: int, spoilt: Any = None) -> Drawn:
     """FMLR and sites of three kinds."""
     from fedkin import FMLR
     from fedkin.datasets import contaminate_sites, make_regression_groups
@@ -80,7 +80,7 @@ def of_kinds(seed: int, spoilt: str | None = None) -> Drawn:
     return model, groups.federation, groups.labels < 0
 
 
-def of_clusters(seed: int, spoilt: str | None = None) -> Drawn:
+def of_clusters(seed: int, spoilt: Any = None) -> Drawn:
     """ODCL and sites of four kinds."""
     from fedkin import ODCL
     from fedkin.datasets import make_sparse_regressions, spoil_sites
@@ -95,7 +95,7 @@ def of_clusters(seed: int, spoilt: str | None = None) -> Drawn:
     return model, groups.federation, groups.labels < 0
 
 
-def of_mixtures(seed: int, h: float, n_outliers: int = 0, variant: str = "text") -> Drawn:
+def of_mixtures(seed: int, h: float, n_outliers: int = 0, variant: Any = "text") -> Drawn:
     """FedGrEM and section B.1 of its paper, 10 sites of 150 rows."""
     from fedkin import FedGrEM
     from fedkin.datasets import make_gaussian_mixtures
@@ -104,7 +104,7 @@ def of_mixtures(seed: int, h: float, n_outliers: int = 0, variant: str = "text")
     return FedGrEM(5, random_state=0), drawn.clients, drawn.outlier
 
 
-def of_regressions(seed: int, h: float, n_outliers: int = 0, variant: str = "text") -> Drawn:
+def of_regressions(seed: int, h: float, n_outliers: int = 0, variant: Any = "text") -> Drawn:
     """FedGrEM and mixtures of regressions of section B.1."""
     from fedkin import FedGrEM
     from fedkin.datasets import make_regression_mixtures
@@ -127,7 +127,7 @@ def of_curves(seed: int, spoilt: str | None = None) -> Drawn:
         bad[:2] = True
         noise = np.random.default_rng([92, seed]).normal(size=len(data.X))
         wrong = noise if spoilt == "noise" else OTHER_UNITS * np.asarray(data.y)
-        data = replace(data, y=np.where(bad[data.owner], wrong, data.y))
+        data = replace(data, y=np.where(bad[data.owner], wrong, np.asarray(data.y)))
     units = "mean" if spoilt == "units" else True
     return FGPR(common=False, normalize_y=units, random_state=0), data, bad
 

@@ -3,7 +3,9 @@
 import pytest
 
 
-@pytest.mark.parametrize("name", ["benefit-draws", "conformal-tables", "plan-draws"])
+@pytest.mark.parametrize(
+    "name", ["benefit-draws", "conformal-tables", "plan-draws", "odd-influence", "how-many"]
+)
 def test_studies_run_at_toy_size(toy, name):
     assert toy(name).rows
 
@@ -24,3 +26,17 @@ def test_plans_are_near_what_is_found(toy):
 def test_conformal_intervals_hold_on_engines(toy):
     held = toy("conformal-tables").estimate("held", table="turbofan").mean
     assert 0.93 <= held <= 0.97
+
+
+def test_outlier_tasks_are_found_and_clean_sites_hardly_ever(toy):
+    found = toy("odd-sites")
+    assert found.estimate("power", design="B.1 as printed, h = 0").mean == 1.0
+    assert found.estimate("false_alarms", design="by degrees").mean <= 0.15
+
+
+def test_one_step_goes_with_refits(toy):
+    assert toy("odd-influence").estimate("correlation").mean > 0.9
+
+
+def test_by_degrees_is_named(toy):
+    assert toy("how-many").estimate("right").mean == 1.0

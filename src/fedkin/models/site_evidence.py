@@ -15,7 +15,7 @@ Where D has no room for a full matrix it is a multiple of a given `unit`.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -225,7 +225,7 @@ class _Spread:
 
     def _without_each(self, spread: Floats) -> Floats:
         """Covariances of departures by moments, without each site, (m, q, q)."""
-        sums = [0.0, 0.0, 0.0]
+        sums: list[Any] = [0.0, 0.0, 0.0]
         for k in range(self.n_kinds):
             who = self.known & (self.labels == k)
             kind = _Kind(self.evidence.estimates, self.sampling, spread, who)
@@ -238,10 +238,9 @@ class _Spread:
     def _shaped(self, excess: Floats) -> Floats:
         departs = self.evidence.departs
         if self.full:
-            part = np.ix_(departs, departs)
-            spread = np.zeros_like(excess)
-            spread[:, *part] = _positive(excess[:, *part])
-            return spread
+            # An eigenvalue problem in the columns that depart alone; zeros stand beside it.
+            kept = np.where(np.outer(departs, departs), excess, 0.0)
+            return _positive(kept)
         back = inverse(self.unit[None])[0]
         size = np.einsum("ij,mji->m", back, excess) / max(int(departs.sum()), 1)
         return np.maximum(size, 0.0)[:, None, None] * self.unit
@@ -255,24 +254,28 @@ class _Spread:
         m = len(self.labels)
         if not self.differ or not departs.any():
             return np.full(m, MOST_FREEDOM)
-        part = np.ix_(departs, departs)
-        total = self.sampling[self.known][:, *part] + self.all_sites[part]
-        back = inverse(total)
-        here = inverse(information)[:, *part] + self.all_sites[part]
+        back = inverse(_inside(self.sampling[self.known] + self.all_sites, departs))
+        here = _inside(inverse(information) + self.all_sites, departs)
+        unit = _inside(self.unit[None], departs)[0]
         wide = len(here[0])
         if self.full:
             pairs = np.einsum("mij,mkl->ikjl", back, back).reshape(wide**2, wide**2)
             flat = here.transpose(0, 2, 1).reshape(m, -1)
             found = np.einsum("ma,ab,mb->m", flat, pairs, flat) / wide
         else:
-            scaled = back @ self.unit[part]
+            scaled = back @ unit
             known = float(np.einsum("mij,mji->", scaled, scaled))
-            share = np.trace(inverse(here) @ self.unit[part], axis1=1, axis2=2) / wide
+            share = np.trace(inverse(here) @ unit, axis1=1, axis2=2) / wide
             found = known / np.maximum(share, TINY) ** 2
         n_known = int(self.known.sum())
         left = max(n_known - 1 - self.n_kinds, 0)
         most = left if self.full else MOST_FREEDOM
         return np.clip(found * left / n_known, LEAST_FREEDOM, max(most, LEAST_FREEDOM))
+
+
+def _inside(matrices: Floats, some: Bools) -> Floats:
+    """Rows and columns that are wanted of matrices (m, q, q)."""
+    return np.asarray(matrices[:, some][:, :, some])
 
 
 def inverse(matrices: Floats) -> Floats:
