@@ -406,8 +406,9 @@ STUDIES = (
         title="The number of kinds, groups and priors, and sites that differ by degrees",
         protocol="FMLR: 300 sites of 10 rows, coefficients half of the paper's for six kinds. "
         "ODCL: section 5, 100 sites of 100 rows. FedGrEM: B.1 without outliers, 10 sites of 150 "
-        "rows, h = 0, .25 or .5. FGPR: 40 sites of 20 rows, three kinds of priors, targets centred. By degrees: 60 "
-        "sites of 15 rows with random coefficients. One, and by degrees, are among the answers.",
+        "rows, h = 0, .25 or .5. FGPR: 40 sites of 20 rows, three kinds of priors, centred. "
+        "By degrees: 60 sites of 15 rows with random coefficients. One, and by degrees, are among "
+        "the answers.",
         one=count_once,
         figure=draw_counts,
         promises=count_promises,
