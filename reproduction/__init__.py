@@ -53,6 +53,7 @@ MODULES = (
     "answers",
     "liars",
     "intervals",
+    "odd_sites_beyond",
 )
 
 

@@ -103,7 +103,7 @@ MUTANTS = (
     ),
     Mutant(
         "odd departures judged by a spread that odd sites widened",
-        "inference/odd_sites.py",
+        "inference/misfit_rules.py",
         "if fitted and typical > FAR_TOO_WIDE:",
         "if fitted:",
         ("tests/maths/test_odd_sites.py",),
@@ -131,7 +131,7 @@ MUTANTS = (
     ),
     Mutant(
         "odd sites without Bonferroni",
-        "inference/odd_sites.py",
+        "inference/misfit_rules.py",
         "FAMILY_LEVEL / heard.sum()",
         "FAMILY_LEVEL",
         ("tests/maths/test_odd_sites.py",),
@@ -861,14 +861,14 @@ MUTANTS = (
     # inference
     Mutant(
         "odd by size alone",
-        "inference/odd_sites.py",
+        "inference/misfit_rules.py",
         "odd[np.flatnonzero(heard)[wide[unlikely]]] = True",
         "odd[np.flatnonzero(heard)[wide]] = True",
         ("tests/maths/test_odd_sites.py::test_among_many_clean_sites_none_is_odd",),
     ),
     Mutant(
         "odd by chance alone",
-        "inference/odd_sites.py",
+        "inference/misfit_rules.py",
         "wide = np.flatnonzero(deviance / n > LEAST_RATIO * typical)",
         "wide = np.arange(len(n))",
         ("tests/maths/test_odd_sites.py::test_with_many_rows_a_small_misfit_is_no_oddness",),

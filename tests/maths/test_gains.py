@@ -6,7 +6,7 @@ from scipy import stats
 from scipy.special import polygamma
 
 from fedkin.federation import Federation
-from fedkin.inference.gains import Paired, _inverse_trigamma, gains, moderated, posterior
+from fedkin.inference.gains import Paired, gains, inverse_trigamma, moderated, posterior
 from fedkin.models.folds import row_folds, rows_where, site_folds
 
 
@@ -93,8 +93,8 @@ def test_small_sites_are_not_pulled_to_the_variances_of_large_ones():
 
 
 @pytest.mark.parametrize("value", [1e-4, 0.1, 1.0, 50.0])
-def test_inverse_trigamma(value):
-    assert polygamma(1, _inverse_trigamma(value)) == pytest.approx(value, rel=1e-6)
+def testinverse_trigamma(value):
+    assert polygamma(1, inverse_trigamma(value)) == pytest.approx(value, rel=1e-6)
 
 
 def test_gains_are_carried_on_to_all_rows():

@@ -4,7 +4,15 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "name", ["benefit-draws", "conformal-tables", "plan-draws", "interval-draws"]
+    "name",
+    [
+        "benefit-draws",
+        "conformal-tables",
+        "plan-draws",
+        "interval-draws",
+        "odd-influence",
+        "how-many",
+    ],
 )
 def test_studies_run_at_toy_size(toy, name):
     assert toy(name).rows
@@ -33,3 +41,17 @@ def test_most_intervals_hold_the_truth(toy):
     assert found.estimate("held").mean >= 0.8
     assert found.estimate("sites_held").mean >= 0.85
     assert 0.9 <= found.estimate("targets_held").mean <= 0.99
+
+
+def test_outlier_tasks_are_found_and_clean_sites_hardly_ever(toy):
+    found = toy("odd-sites")
+    assert found.estimate("power", design="B.1 as printed, h = 0").mean == 1.0
+    assert found.estimate("false_alarms", design="by degrees").mean <= 0.15
+
+
+def test_one_step_goes_with_refits(toy):
+    assert toy("odd-influence").estimate("correlation").mean > 0.9
+
+
+def test_by_degrees_is_named(toy):
+    assert toy("how-many").estimate("right").mean == 1.0

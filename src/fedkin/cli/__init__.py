@@ -14,8 +14,8 @@ from typing import Annotated, Any
 
 import typer
 
+from fedkin.cli import answers, federation, odcl, predicting, records
 from fedkin.cli import data as tables
-from fedkin.cli import federation, odcl, predicting, records
 from fedkin.cli.asking import (
     AsJson,
     Client,
@@ -147,6 +147,8 @@ def plan(
         typer.echo(str(found))
 
 
+app.command()(answers.odd)
+app.command()(answers.count)
 app.command()(predicting.predict)
 app.command()(predicting.adapt)
 app.command()(predicting.report)

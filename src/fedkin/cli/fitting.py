@@ -288,6 +288,14 @@ def check_counts(model: Any, federation: Any) -> None:
             raise ValueError(f"{name}={wanted}, but there are {sites} sites with rows")
 
 
+def model_and_rows(options: FitOptions) -> tuple[Any, Any]:
+    """The estimator with its settings, and the federation it is to look at."""
+    model = model_of(options)
+    federation = _federation(_with_target(options, model), model)
+    check_counts(model, federation)
+    return model, _standardized(federation, model, options.standardize)[0]
+
+
 def fit(options: FitOptions) -> None:
     """Fit, print, and write the folder of the run."""
     from fedkin.cli.run_folder import RunFolder, record_of

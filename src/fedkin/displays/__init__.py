@@ -1,8 +1,8 @@
 """Pictures of fits as scikit-learn displays: a picture and its numbers at once.
 
-Every display is made by `from_estimator` (or `from_benefit`), has its numbers in `frame`, a small
-table, and draws itself with `plot`. `specs` holds what is drawn, without drawing; the report draws
-the same. Owns no statistics: it reads fitted attributes.
+Every display is made by `from_estimator` (or `from_benefit`, `from_odd_sites`), has its numbers in
+`frame`, a small table, and draws itself with `plot`. `specs` holds what is drawn, without drawing;
+the report draws the same. Owns no statistics: it reads fitted attributes.
 """
 
 from fedkin.displays.displays import (
@@ -12,6 +12,7 @@ from fedkin.displays.displays import (
     ConvergenceDisplay,
     CurvesDisplay,
     ForestDisplay,
+    OddSitesDisplay,
     SiteMapDisplay,
     draw,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "ConvergenceDisplay",
     "CurvesDisplay",
     "ForestDisplay",
+    "OddSitesDisplay",
     "SiteMapDisplay",
     "draw",
 ]

@@ -132,6 +132,46 @@ class BenefitDisplay(_Dots):
         return cls.from_benefit(estimator.benefit(X, y, groups, **options), ax=ax)
 
 
+class OddSitesDisplay(_Dots):
+    """How odd each site is, and the score beyond which one is odd.
+
+    Made from an `OddSites` (`fedkin.inference.odd_sites`) by `from_odd_sites`.
+    """
+
+    _what = "odd sites"
+
+    @classmethod
+    def from_odd_sites(cls, found: Any, *, ax: Any = None) -> Self:
+        """Draw what `fedkin.inference.odd_sites` found; returns the display."""
+        table = found.table()
+        known = np.isfinite(np.asarray(table["score"], dtype=float))
+        items = [
+            {"label": str(s), "value": float(v), "adjusted p": float(p), "odd": bool(o)}
+            for s, v, p, o, k in zip(
+                table["site"], table["score"], table["adjusted p"], table["odd"], known
+            )
+            if k
+        ]
+        spec = {
+            "title": "How odd each site is",
+            "xlabel": "score (about standard normal for a site like the others)",
+            "threshold": found.threshold,
+            "items": items,
+        }
+        return cls(spec).plot(ax)
+
+    @classmethod
+    def from_estimator(cls, estimator: Any, X=None, y=None, groups=None, *, ax=None, **options):
+        """Judge the sites, and draw; `options` are those of `odd_sites`."""
+        from fedkin.inference import odd_sites
+
+        return cls.from_odd_sites(odd_sites(estimator, X, y, groups, **options), ax=ax)
+
+    def _draw(self, ax: Any) -> None:
+        super()._draw(ax)
+        ax.axvline(self.spec["threshold"], color=COLOURS[1], ls="--", lw=1)
+
+
 class ForestDisplay(Display):
     """Coefficients of every kind side by side, or the common ones with intervals.
 
@@ -221,6 +261,24 @@ class ChoiceDisplay(_Line):
     @classmethod
     def _maker(cls, model: Any) -> dict[str, Any] | None:
         return specs.choice(model, {})
+
+    @classmethod
+    def from_how_many(cls, found: Any, *, ax: Any = None) -> Self:
+        """Draw what `fedkin.inference.how_many` found; returns the display."""
+        plain = ~np.asarray(found.columns["by degrees"], dtype=bool)
+        series = {
+            "name": found.criterion,
+            "x": np.asarray(found.columns["number"])[plain].tolist(),
+            "y": np.asarray(found.columns[found.criterion])[plain].tolist(),
+        }
+        spec = {
+            "title": f"How many {found.words[1]}",
+            "xlabel": f"number of {found.words[1]}",
+            "ylabel": found.criterion,
+            "series": [series],
+            "mark": None if found.by_degrees else found.number,
+        }
+        return cls(spec).plot(ax)
 
 
 class ConvergenceDisplay(_Line):

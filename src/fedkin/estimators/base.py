@@ -546,6 +546,37 @@ class FederatedEstimator(BaseEstimator, ABC):
 
         return row_scores(model, test, train)
 
+    def _site_evidence(self, data: Federation) -> Any:
+        """What every site says by itself of what the fit shares."""
+        from fedkin.estimators.site_evidence import site_evidence
+
+        return site_evidence(self, data)
+
+    def _evidence_of_sums(self, names: tuple[str, ...], statistics: np.ndarray) -> Any:
+        """The same from sums of products that sites sent."""
+        from fedkin.estimators.site_evidence import of_sums
+
+        return of_sums(self, names, statistics)
+
+    def _for_sites(self, kept: np.ndarray, fixed: bool) -> Any:
+        """An unfitted copy for some of the sites of the fit."""
+        from fedkin.estimators.site_evidence import for_sites
+
+        return for_sites(self, kept, fixed)
+
+    @property
+    def _counts(self) -> Any:
+        """What is known of the number that the estimator leaves open (`estimators.counts`)."""
+        from fedkin.estimators import counts
+
+        return counts
+
+    def _shared_estimate(self) -> np.ndarray:
+        """What the fit shares, a row for every kind of sites."""
+        from fedkin.estimators.site_evidence import shared_estimate
+
+        return shared_estimate(self)
+
     def _about(self) -> About:
         left = self.traffic_.bytes_up_by_field
         return About(self.client_names_, self._features(), self._used, left)

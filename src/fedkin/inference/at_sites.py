@@ -49,6 +49,26 @@ def scores_at_sites(estimator: Any, ways: Any, folds: int, seed: int) -> HeldOut
     return _summed(found, names, sums)
 
 
+def sums_at_sites(estimator: Any) -> tuple[tuple[str, ...], Floats]:
+    """Names of the sites and their sums of products (m, .), asked through the engine.
+
+    The sums of two folds of every site; one with few rows sends zeros.
+    """
+    shares = getattr(estimator, "share", "statistics") == "statistics"
+    squared = getattr(estimator, "loss", "squared") == "squared"
+    normal = getattr(estimator, "family", "gaussian") == "gaussian"
+    if not (shares and squared and normal and hasattr(estimator, "fit_intercept")):
+        raise ValueError(
+            "at real sites this works from sums of products: it needs a linear model with a normal "
+            "target (MixedModel, FMLR or ODCL)"
+        )
+    settings = HeldOutSettings.from_mapping(
+        {"folds": 2, "fold_seed": 0, "fit_intercept": estimator.fit_intercept}
+    )
+    run = estimator.engine.run(HELD_OUT, settings, None, 0)
+    return run.roster.names, np.asarray(run.result.statistics.sum(axis=1))
+
+
 def _without(sums: Floats, k: int) -> Floats:
     """Sums (m, q) of all folds but one."""
     return np.asarray(sums.sum(axis=1) - sums[:, k])

@@ -165,7 +165,7 @@ def moderated(variances: Floats, degrees: Floats, sizes: Floats) -> Variances:
     residual = logs - lines[known] @ coef
     spare = max(int(known.sum()) - lines.shape[1], 1)
     excess = float(residual @ residual / spare - np.mean(polygamma(1, half)))
-    prior = 2.0 * _inverse_trigamma(excess) if excess > 0 else MOST_DEGREES
+    prior = 2.0 * inverse_trigamma(excess) if excess > 0 else MOST_DEGREES
     center = np.exp(lines @ coef + float(digamma(prior / 2) - np.log(prior / 2)))
     pooled = (degrees * variances + prior * center) / (degrees + prior)
     # The typical one is a mean of variances, which logarithms miss where tails are long.
@@ -183,7 +183,7 @@ def _lines(regressor: Floats, sizes: Floats, known: Bools) -> Floats:
     return np.column_stack([level, away / np.abs(away[known]).max()])
 
 
-def _inverse_trigamma(value: float) -> float:
+def inverse_trigamma(value: float) -> float:
     """x with trigamma(x) = value, by Newton's steps on 1 / trigamma, which is convex."""
     from scipy.special import polygamma
 
