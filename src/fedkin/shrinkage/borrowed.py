@@ -205,15 +205,23 @@ def predictive(own: Posterior, common: Common, kind: str) -> tuple[Floats, Float
     infinite = np.full(own.rows.shape, np.inf)
     if kind == "identity":
         return own.covariances + own.doubt, infinite
-    order, times = block(kind, own.means.shape[-1])
+    order, _ = block(kind, own.means.shape[-1])
     taken, uncertain = np.ones_like(own.rows), np.zeros_like(own.rows)
     if kind in OWN_KINDS:
-        total = common.degrees + times * own.rows
+        total = told(own, common, kind)
         taken, uncertain = common.degrees / total, 1.0 / total
     wider = 1.0 + taken * (order + 1.0) / np.maximum(common.known, order + 1.0)
     covariances = own.covariances * wider[..., None, None] + own.doubt
     freedom = 2.0 + 1.0 / (taken**2 / common.known + uncertain)
     return covariances, freedom if order > 1 else infinite
+
+
+def told(own: Posterior, common: Common, kind: str) -> Floats:
+    """As from how many rows a site's covariances are known, (m, R); the common ones for certain."""
+    if kind not in OWN_KINDS:
+        return np.full(own.rows.shape, np.inf)
+    _, times = block(kind, own.means.shape[-1])
+    return common.degrees + times * own.rows
 
 
 def packed(matrices: Floats, kind: str) -> Floats:

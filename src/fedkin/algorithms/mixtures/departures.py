@@ -2,7 +2,7 @@
 
 Several mixtures to depart from are compared side by side. The likelihood of one mixture for all
 sites takes kinds of sites for groups where sites differ; so it is the departed fits that are
-compared, by a bound of their marginal likelihood (`fedkin.shrinkage.evidence`).
+compared, by how well a site's rows are foretold by its others (`fedkin.models.left_out_rows`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import numpy as np
 from fedkin.algorithms.mixtures.coordinator import largest_change
 from fedkin.arrays import Arrays, Bools, Floats
 from fedkin.protocol import Ask, LastReplies, Replies
-from fedkin.shrinkage import borrowed, evidence
+from fedkin.shrinkage import borrowed
 from fedkin.ties import tied_order
 
-# After so many rounds the less likely half of the mixtures that are compared is given up.
-ROUNDS_COMPARED = 10
+# After so many rounds the half that foretells less of the mixtures that are compared is given up.
+ROUNDS_COMPARED = 5
+# What is infinite travels as this.
+MOST = 1e15
 
 
 class Departure:
@@ -45,14 +47,21 @@ class Departure:
             )
         return weights, self.own.means, covariances
 
-    def evidence(self, replies: Replies, start: int, trusted: Bools) -> float:
-        """How likely the rows of trusted sites are, from what they said of the mixture sent."""
-        gained = np.zeros(len(self.last.heard))
-        gained[replies.clients] = replies["loglik"][:, start]
-        counts = self.last["counts"] if "counts" in self.last else np.zeros(self.own.weights.shape)
-        apart = evidence.departure(self.own, self.common, counts, self.kind, self.own_weights)
-        heard = replies.clients[trusted[replies.clients]]
-        return float((gained - apart)[heard].sum())
+    def holding(self) -> dict[str, Floats]:
+        """What a site needs to leave its rows out one at a time (`models.left_out_rows`)."""
+        own, common, counts = self.own, self.common, self.last["counts"]
+        covariances, freedom = borrowed.predictive(own, common, self.kind)
+        usual = np.zeros(counts.shape) if self.own_weights else common.concentration
+        return {
+            "weights": own.weights,
+            "means": own.means,
+            "covariances": covariances,
+            "counts": counts,
+            "taken": np.clip(counts - own.rows, 0.0, 1.0),
+            "total": np.minimum(borrowed.told(own, common, self.kind), MOST),
+            "usual": np.broadcast_to(usual, counts.shape),
+            "freedom": np.minimum(freedom, MOST),
+        }
 
     def advance(self, replies: Replies, start: int) -> float:
         """What is common and every site's own values, once more; how far these moved."""
@@ -89,16 +98,17 @@ def question(
 def likeliest(
     departures: Sequence[Departure], trusted: Bools
 ) -> Generator[Ask, Replies, Departure]:
-    """The departure under which the rows of trusted sites are likeliest."""
-    left, number = list(departures), 0
+    """The departure under which the rows of trusted sites are foretold best by their others."""
+    left = list(departures)
     while len(left) > 1:
-        number += 1
-        replies = yield question(left, "starts are compared")
-        gained = []
-        for start, one in enumerate(left):
-            gained.append(one.evidence(replies, start, trusted))
-            one.advance(replies, start)
-        if number % ROUNDS_COMPARED == 0:
-            kept = np.sort(tied_order(-np.array(gained))[: len(left) // 2])
-            left = [left[start] for start in kept]
+        for _ in range(ROUNDS_COMPARED):
+            replies = yield question(left, "starts are compared")
+            for start, one in enumerate(left):
+                one.advance(replies, start)
+        held = [one.holding() for one in left]
+        own = {name: np.stack([one[name] for one in held], axis=1) for name in held[0]}
+        replies = yield Ask("left_out", personal=own, note="rows left out")
+        reached = replies["loglik"][trusted[replies.clients]].sum(axis=0)
+        kept = np.sort(tied_order(-reached)[: len(left) // 2])
+        left = [left[start] for start in kept]
     return left[0]

@@ -9,7 +9,7 @@ what groups have in common (`fedkin.shrinkage.borrowed`) and what each site's ow
 3. `shared_moments`: one mixture for all sites from several starts made of these clusters, side by
    side (`shared_start`).
 4. `own_moments`: sites depart from each of these, as far as their rows carry them; the mixture goes
-   on from which they become likeliest (`departures`).
+   on from which they foretell rows that are left out best (`left_out`, `departures`).
 
 With labels the groups of labelled rows are where it starts, and step 3 is left out if every group
 has labels. A group without rows at a site has the common mean and covariance there.
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from fedkin.algorithms.mixtures.departures import Departure, likeliest, question
+from fedkin.algorithms.mixtures.departures import MOST, Departure, likeliest, question
 from fedkin.algorithms.mixtures.result import FedGremResult
 from fedkin.algorithms.mixtures.shared_start import CLUSTER_PASSES, SharedStart
 from fedkin.arrays import Floats
@@ -31,6 +31,8 @@ from fedkin.models import gaussian_mixture as gaussian
 from fedkin.models import gaussian_mixture_starts as starts
 from fedkin.models import shaped_mixture as shaped
 from fedkin.models.latent_classes import best_restart, climb
+from fedkin.models.left_out_rows import Holding
+from fedkin.models.left_out_rows import left_out as left_out_rows
 from fedkin.protocol import Field, Program, Roster, Step
 from fedkin.shrinkage import borrowed
 from fedkin.shrinkage.outlier import outlier_score
@@ -80,6 +82,18 @@ OWN = {
     "weights": Field(("S", "R"), "the site's weights, for each start"),
     "means": Field(("S", "R", "d"), "the site's means"),
     "covariances": Field(("S", "R", "d", "d"), "the site's covariances"),
+}
+HELD = {
+    **OWN,
+    "counts": Field(("S", "R"), "rows of every group"),
+    "taken": Field(("S", "R"), "share of a group's own mean that the site keeps"),
+    "total": Field(("S", "R"), "as from how many rows a group's covariance is known"),
+    "usual": Field(("S", "R"), "rows that stand for the common weights"),
+    "freedom": Field(("S", "R"), "degrees of freedom of Student's density"),
+}
+LEFT_OUT = {
+    "rows": ROWS,
+    "loglik": Field(("S",), "log likelihood of each row given the site's others, for each start"),
 }
 
 
@@ -132,6 +146,15 @@ def own_moments(clients, cache, settings, common, personal, memory, keys):
     return _reply(cache, shaped.expect(cache, shaped.Groups(*own)), settings), memory
 
 
+def left_out(clients, cache, settings, common, personal, memory, keys):
+    """How well the site's rows are foretold by its others."""
+    names = ("weights", "means", "covariances"), ("counts", "taken", "total", "usual", "freedom")
+    groups, held = ([personal[name] for name in some] for some in names)
+    held[-1] = np.where(held[-1] < MOST, held[-1], np.inf)
+    found = left_out_rows(cache, shaped.Groups(*groups), Holding(*held), settings.covariance_type)
+    return {"rows": cache.sizes.astype(float), "loglik": found}, memory
+
+
 def _reply(cache, found, settings):
     return {
         "rows": cache.sizes.astype(float),
@@ -149,6 +172,7 @@ STEPS = {
     "labelled": Step(labelled, OF_GROUPS),
     "shared_moments": Step(shared_moments, OF_STARTS, SHARED, SHARED_OWN),
     "own_moments": Step(own_moments, OF_STARTS, personal=OWN),
+    "left_out": Step(left_out, LEFT_OUT, personal=HELD),
 }
 
 
