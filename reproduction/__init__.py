@@ -38,6 +38,7 @@ MODULES = (
     "fedgrem_attacks",
     "fedgrem_unguarded",
     "fedgrem_beyond",
+    "fedgrem_sites",
     "clustering_beyond",
     "odcl_beyond",
     "odcl_real",
