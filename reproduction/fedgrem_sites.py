@@ -27,6 +27,8 @@ POOLED_STARTS, OWN_STARTS, WEIGHT_PASSES = 3, 1, 100
 ROWS: tuple[int | str, ...] = (10, 20, 40, 80, "all")
 # Of the labels, where some are known.
 KNOWN = 0.1
+# Shrinkage of scikit-learn's covariances that too few rows leave without an inverse.
+LACKING_ROWS = 0.1
 # Error above the least of the peers that is let pass.
 MORE_ERROR = 0.02
 
@@ -187,7 +189,7 @@ def discriminant(
     try:
         fitted = rule().fit(X[kept], y[kept])
     except np.linalg.LinAlgError:  # fewer rows of a class than columns
-        fitted = rule(solver="eigen", shrinkage="auto").fit(X[kept], y[kept])
+        fitted = rule(solver="eigen", shrinkage=LACKING_ROWS).fit(X[kept], y[kept])
     said = fitted.predict_proba(asked)
     share[:, seen] = np.nan_to_num(said, nan=1.0 / len(seen))
     return share
@@ -263,8 +265,8 @@ STUDIES = (
             REAL.format("10, 20, 40, 80 or all")
             + f'FedGrEM(covariance_type="full") with all labels known, and with {KNOWN:.0%} of '
             "them; linear and quadratic discriminant analysis of scikit-learn, of all rows and at "
-            "every site (shrinkage='auto' where too few rows leave no inverse; classes with a single "
-            "row do not take part; a class has at least probability "
+            f"every site (shrinkage={LACKING_ROWS:g} where too few rows leave no inverse; classes "
+            "with a single row do not take part; a class has at least probability "
             f"{LEAST_PROBABILITY:g} in the log loss)."
         ),
         one=labelled,
