@@ -81,7 +81,7 @@ def _without(
     kind, d = shape
     size = d if kind == "spherical" else 1
     total, part = own.total[..., None, :], share[..., None, :]
-    more = total / (total - np.minimum(size * part, MOST_OF_GROUP * total))
+    more = 1.0 / (1.0 - np.minimum(size * part / total, MOST_OF_GROUP))
     left = 1.0 - np.minimum(part * squares / total, MOST_OF_GROUP)
     leverage = share * own.taken / np.maximum(np.maximum(own.counts, share), 1e-300)
     away = 1.0 / np.square(1.0 - np.minimum(leverage, MOST_OF_GROUP))
