@@ -39,6 +39,7 @@ MODULES = (
     "fedgrem_unguarded",
     "fedgrem_beyond",
     "fedgrem_sites",
+    "fedgrem_bent",
     "clustering_beyond",
     "odcl_beyond",
     "odcl_real",

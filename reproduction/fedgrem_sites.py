@@ -167,7 +167,10 @@ def labelled(seed: int, table: str, rows: int | str, sites: int | None) -> list[
         for name, labels in ((OURS, data.y), (SOME, np.where(some, data.y, -1))):
             model = FedGrEM(data.n_classes, covariance_type="full", random_state=seed)
             model.fit(data.X, labels, groups=data.site)
-            found[name] = model.predict_proba(data.X_test, groups=data.site_test)
+            said = model.predict_proba(data.X_test, groups=data.site_test)
+            found[name] = np.zeros((len(said), data.n_classes))
+            # A class without a label among those that are known has no column of its own.
+            found[name][:, model.classes_] = said[:, : len(model.classes_)]
         for word, rule in (("LDA", Lda), ("QDA", Qda)):
             answer = partial(discriminant, rule, data.n_classes)
             found[f"{word}, all rows"] = answer(data.X, data.y, data.X_test)
