@@ -217,8 +217,8 @@ def label_promises(results: Results, unlabelled: Results) -> list[Promise]:
             none = unlabelled.estimate("error", table=table, rows=rows, method=OURS).mean
             some = run.estimate("error", method=SOME).mean
             what = f"{words}: error with a tenth of the labels over that with none"
-            kept = {} if (table, rows) not in MISSED else {"withdrawn": MISSED[table, rows]}
-            found.append(Promise(what, some / none, most=0.5, **kept))
+            why = MISSED.get((table, rows), "")
+            found.append(Promise(what, some / none, most=0.5, withdrawn=why))
     return found
 
 

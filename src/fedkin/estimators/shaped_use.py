@@ -62,13 +62,17 @@ class ShapedUse(MixtureEstimator):
         known, why = X.y[np.isfinite(X.y)], ""
         if (known != np.round(known)).any():
             why = "its numbers are not whole, so they are no labels of groups"
-        elif not self._chosen_settings().takes_labels:
+        elif not self._gaussian_settings().takes_labels:
             why = "labels are for shrinkage='adaptive' with full M-steps on all rows"
         if why:
             named = X.target_name or "y"
             self._warning(f"the target {named!r} of this Federation is not used: {why}")
             return None
         return X.y
+
+    def _gaussian_settings(self) -> Any:
+        """The settings, which know whether they take labels."""
+        return self._chosen_settings()
 
     def _federation(self, X: Any, y: Any, groups: Any) -> Federation | None:
         codes = getattr(self, "_given_codes", None)

@@ -177,10 +177,10 @@ class SharedStart:
             shares[np.ix_(replies.clients, running)] = replies["counts"]
             parts = [part[heard] for part in moments(replies, self.kind)]
             for place, s in enumerate(running):
-                seen = (part[:, place] for part in parts)
+                counts, means, scatter = (part[:, place] for part in parts)
                 # A group that may be as wide as it likes can swallow others before they are found.
                 alike = number <= ROUNDS_OF_ALL and s % 2 == 0
-                found[s] = borrowed.learn(*seen, found[s], self.kind, alike)
+                found[s] = borrowed.learn(counts, means, scatter, found[s], self.kind, alike)
             if number > ROUNDS_OF_ALL + 1:
                 running = running[np.abs(gain) > SHARED_TOL]
             if not len(running):
