@@ -50,6 +50,7 @@ MODULES = (
     "mixed_beyond",
     "mixed_real",
     "mixed_classes",
+    "best_way",
     "fgpr_curves",
     "answers",
 )
