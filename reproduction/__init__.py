@@ -38,6 +38,8 @@ MODULES = (
     "fedgrem_attacks",
     "fedgrem_unguarded",
     "fedgrem_beyond",
+    "fedgrem_sites",
+    "fedgrem_bent",
     "clustering_beyond",
     "odcl_beyond",
     "odcl_real",

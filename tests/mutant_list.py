@@ -169,6 +169,22 @@ MUTANTS = (
         ("tests/maths/clustering/test_scatter.py",),
     ),
     Mutant(
+        "a row left out stays in its group's mean",
+        "models/left_out_rows.py",
+        "away = 1.0 / np.square(1.0 - np.minimum(leverage, MOST_OF_GROUP))",
+        "away = np.ones_like(leverage)",
+        ("tests/maths/test_borrowed.py::test_rows_left_out_are_those_of_a_fit_without_them",),
+    ),
+    Mutant(
+        "starts compared as one mixture for all",
+        "algorithms/mixtures/departures.py",
+        "tied_order(-reached)[: len(left) // 2]",
+        "np.arange(len(left) // 2)",
+        (
+            "tests/maths/test_borrowed.py::test_groups_that_sites_share_are_preferred_to_kinds_of_sites",
+        ),
+    ),
+    Mutant(
         "step halvings rounded down",
         "algorithms/mixtures/fedgrem.py",
         "np.ceil(np.log2(",

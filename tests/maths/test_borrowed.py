@@ -7,6 +7,7 @@ from scipy.stats import invwishart, multivariate_normal, multivariate_t, wishart
 from tests.maths.test_fedgrem import errors, small
 
 from fedkin import Federation, FedGrEM
+from fedkin.models import left_out_rows
 from fedkin.models import shaped_mixture as shaped
 from fedkin.shrinkage import borrowed
 
@@ -287,3 +288,106 @@ def test_labels_that_are_no_labels_are_refused():
     X, names = np.zeros((4, 2)), list("aabb")
     with pytest.raises(ValueError, match="not whole"):
         FedGrEM(2, covariance_type="full").fit(X, [0.5, 1.2, 3.3, 1.0], groups=names)
+
+
+@pytest.fixture(scope="module")
+def labelled_federation(overlapping):
+    X, y, names, _ = overlapping
+    codes = np.searchsorted(["a", "b", "c"], y).astype(float)
+    shuffled = np.random.default_rng(5).permutation(len(X))
+    return X[shuffled], codes[shuffled], names[shuffled]
+
+
+def test_the_target_of_a_federation_is_labels(labelled_federation):
+    X, codes, names = labelled_federation
+    clients = Federation.from_groups(X, names, y=codes)
+    told = FedGrEM(3, covariance_type="full", random_state=0).fit(X, codes, groups=names)
+    found = FedGrEM(3, covariance_type="full", random_state=0).fit(clients)
+    np.testing.assert_array_equal(found.means_, told.means_)
+    np.testing.assert_array_equal(found.classes_, [0, 1, 2])
+    assert found.score(clients) == told.score(X, codes, names) > 0.8
+    new = Federation.from_groups(X[:30], np.full(30, "new"), y=codes[:30])
+    for model, given in ((found, (new,)), (told, (X[:30], codes[:30], "new"))):
+        model.adapt(*given)
+    np.testing.assert_array_equal(
+        found.predict_proba(X, groups="new"), told.predict_proba(X, groups="new")
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "settings", "words"),
+    [
+        (lambda X: X[:, 0] ** 2, {"covariance_type": "diag"}, "not whole"),
+        (lambda X: np.round(X[:, 0]), {"shrinkage": "paper", "max_rounds": 2}, "labels are for"),
+    ],
+)
+def test_a_target_that_cannot_be_labels_is_not_used_in_silence(
+    labelled_federation, target, settings, words
+):
+    X, _, names = labelled_federation
+    clients = Federation.from_groups(X, names, y=target(X))
+    with pytest.warns(UserWarning, match=words):
+        found = FedGrEM(3, random_state=0, **settings).fit(clients)
+    assert not hasattr(found, "classes_")
+
+
+# --- which start goes on -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["full", "diag", "spherical", "identity"])
+def test_rows_left_out_are_those_of_a_fit_without_them(kind):
+    """One group, nothing common but what is given: closed forms against a posterior without it."""
+    rng = np.random.default_rng(4)
+    d, n = 3, 9
+    X = rng.normal(size=(n, d)) * [1.0, 2.0, 0.5]
+    common = borrowed.Common(
+        centers=np.zeros((1, d)),
+        between=1e6 * np.eye(d)[None],
+        covariances=np.eye(d)[None],
+        degrees=np.array([4.0]),
+        concentration=np.array([1.0]),
+        n_estimates=np.array(1.0),
+        known=np.array([np.inf]),
+    )
+
+    def fitted(rows):
+        mean = rows.mean(axis=0)
+        scatter = (rows - mean).T @ (rows - mean)
+        counts = np.full((1, 1), float(len(rows)))
+        moments = counts, mean[None, None], borrowed.shaped(scatter, kind)[None, None]
+        return borrowed.posterior(*moments, common, kind, False)
+
+    def density(own, row):
+        return multivariate_normal(own.means[0, 0], own.covariances[0, 0]).logpdf(row)
+
+    own, whole = fitted(X), Federation.from_clients({"a": X})
+    held = left_out_rows.Holding(
+        counts=np.full((1, 1, 1), float(n)),
+        taken=np.ones((1, 1, 1)),
+        total=borrowed.told(own, common, kind)[:, None],
+        usual=np.ones((1, 1, 1)),
+        freedom=np.full((1, 1, 1), np.inf),
+    )
+    parts = own.weights[:, None], own.means[:, None], own.covariances[:, None]
+    found = left_out_rows.left_out(shaped.prepare(whole), shaped.Groups(*parts), held, kind)
+    wanted = sum(density(fitted(np.delete(X, i, axis=0)), X[i]) for i in range(n))
+    inside = sum(density(own, row) for row in X)
+    assert found[0, 0] == pytest.approx(wanted, rel=0.03)
+    assert abs(found[0, 0] - wanted) < 0.2 * abs(inside - wanted)
+
+
+def test_groups_that_sites_share_are_preferred_to_kinds_of_sites():
+    """Sites differ more than groups do: one mixture for all would make groups of kinds of sites."""
+    rng = np.random.default_rng(0)
+    tables, labels = {}, []
+    for k in range(12):
+        level = np.array([8.0 * (k % 2), 0.0, 0.0, 0.0])
+        label = rng.choice(2, 60)
+        step = np.where(label[:, None] == 1, [0.0, 4.5, 0.0, 0.0], 0.0)
+        tables[f"s{k:02d}"] = level + step + rng.normal(size=(60, 4))
+        labels.append(label)
+    clients = Federation.from_clients(tables)
+    found = FedGrEM(2, covariance_type="full", random_state=0).fit(clients)
+    group = found.predict(clients)
+    right = np.mean(group == np.concatenate(labels))
+    assert max(right, 1 - right) > 0.95

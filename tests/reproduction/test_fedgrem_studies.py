@@ -22,6 +22,9 @@ PROMISING = (
     "fedgrem-attacks",
     "fedgrem-other-draws",
     "fedgrem-alignment",
+    "fedgrem-real-sites",
+    "fedgrem-labels",
+    "fedgrem-bent-sites",
 )
 
 

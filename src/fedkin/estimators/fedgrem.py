@@ -48,8 +48,9 @@ class FedGrEM(ShapedUse):
         Covariance of Gaussian mixtures. "identity" (the paper), or "tied", one matrix for all
         groups and sites: standardise or whiten first (`fedkin.Standardizer`). "full", "diag" and
         "spherical": every group has a common covariance, which each site bends to its own rows as
-        far as they carry; how far is estimated. Sites start from one mixture of all and send, for
-        each group, how many rows it has, their mean and scatter. (With `shrinkage="paper"`,
+        far as they carry; how far is estimated. Sites depart from mixtures of all, of which the one
+        goes on that foretells rows left out best, and send, for each group, how many rows it has,
+        their mean and scatter. (With `shrinkage="paper"`,
         gradient steps, clipping, thresholds or batches "diag" and "spherical" are each site's own,
         the same for its groups.)
     shrinkage : {"adaptive", "paper"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,12 +33,14 @@ class ShapedUse(MixtureEstimator):
     def fit(self, X=None, y=None, groups=None):
         """Fit to sites: rows X and a site name per row, or a Federation.
 
-        For regressions y is the target. For Gaussian mixtures y, if given, holds labels of rows,
-        of any kind; NaN, None or -1 where it is not known. A group is then a class.
+        For regressions y is the target. For Gaussian mixtures y, if given (or the target of the
+        Federation), holds labels of rows, of any kind; NaN, None or -1 where it is not known. A
+        group is then a class.
         """
         classes, codes = None, None
-        if not self._uses_target() and y is not None and not isinstance(X, Federation):
-            classes, codes = encoded(y)
+        given = self._labels_of(X, y)
+        if given is not None:
+            classes, codes = encoded(given)
         self._given_codes, self._n_classes = codes, 0 if classes is None else len(classes)
         try:
             super().fit(X, y if self._uses_target() else None, groups)
@@ -47,9 +50,35 @@ class ShapedUse(MixtureEstimator):
             self.classes_ = classes
         return self
 
+    def _labels_of(self, X: Any, y: Any) -> Any:
+        """Labels of the rows of Gaussian mixtures: y, or what a Federation brings; None if none.
+
+        A Federation's target that cannot be labels is not used, which is said.
+        """
+        if self._uses_target() or not isinstance(X, Federation):
+            return None if self._uses_target() else y
+        if X.y is None:
+            return None
+        known, why = X.y[np.isfinite(X.y)], ""
+        if (known != np.round(known)).any():
+            why = "its numbers are not whole, so they are no labels of groups"
+        elif not self._gaussian_settings().takes_labels:
+            why = "labels are for shrinkage='adaptive' with full M-steps on all rows"
+        if why:
+            named = X.target_name or "y"
+            self._warning(f"the target {named!r} of this Federation is not used: {why}")
+            return None
+        return X.y
+
+    def _gaussian_settings(self) -> Any:
+        """The settings, which know whether they take labels."""
+        return self._chosen_settings()
+
     def _federation(self, X: Any, y: Any, groups: Any) -> Federation | None:
         codes = getattr(self, "_given_codes", None)
-        return super()._federation(X, y if codes is None else codes, groups)
+        if codes is None or not isinstance(X, Federation):
+            return super()._federation(X, y if codes is None else codes, groups)
+        return super()._federation(replace(X, y=codes), y, groups)
 
     def _settings_for(self, settings: Any, federation: Federation | None) -> Any:
         if getattr(self, "_given_codes", None) is None:
@@ -122,7 +151,11 @@ class ShapedUse(MixtureEstimator):
 
         For regressions, R squared of `predict`.
         """
-        if not hasattr(self, "classes_") or y is None:
+        if not hasattr(self, "classes_"):
+            return super().score(X, y, groups)
+        if isinstance(X, Federation) and y is None and X.y is not None:
+            y = X.y[X.given_order]
+        if y is None:
             return super().score(X, y, groups)
         classes, codes = encoded(y)
         known = codes >= 0
@@ -139,9 +172,11 @@ class ShapedUse(MixtureEstimator):
         check_is_fitted(self)
         if not getattr(self._result, "shaped", False):
             return super().adapt(X, y if self._uses_target() else None, groups)
-        codes = None
-        if y is not None and hasattr(self, "classes_"):
-            codes = encoded(y, self.classes_)[1]
+        given, codes = self._labels_of(X, y), None
+        if given is not None and hasattr(self, "classes_"):
+            codes = encoded(given, self.classes_)[1]
+        if isinstance(X, Federation):
+            X, codes = replace(X, y=codes), y
         clients = self._new_clients(X, codes, groups, needs_target=False)
         for name, place in zip(clients.names, self._places(clients)):
             if place >= 0:

@@ -20,8 +20,6 @@ from fedkin.models.row_blocks import Chunk, RowBlocks
 
 # Log joint density of a row with a group that its label rules out, relative to the others'.
 RULED_OUT = -1e30
-# Student's density with so many degrees of freedom is the normal one.
-MOST_FREEDOM = 1e9
 # A label of a row that is not known.
 UNKNOWN = -1
 
@@ -79,15 +77,15 @@ def prepare(clients: Federation, labelled: bool = False) -> LabelledRows:
 
 def expect(data: LabelledRows, groups: Groups) -> Moments:
     """The E-step of every client."""
-    rows, (roots, offsets, logs) = data.rows, _parts(data.rows, groups)
+    rows, (roots, offsets, logs) = data.rows, parts_of(data.rows, groups)
     m, (n_restarts, n_groups, d) = rows.n_clients, groups.means.shape[1:]
     counts = np.zeros((m, n_restarts, n_groups))
     sums, products = np.zeros((*counts.shape, d)), np.zeros((*counts.shape, d, d))
     loglik = np.zeros((m, n_restarts))
-    for chunk, known in _chunks(data, n_restarts * n_groups * d):
+    for chunk, known in chunks(data, n_restarts * n_groups * d):
         who, table = chunk.clients, chunk.data
         joint = _log_joint(chunk, roots, offsets, logs)
-        _rule_out(joint, known)
+        rule_out(joint, known)
         joint = np.ascontiguousarray(joint.transpose(1, 2, 0, 3))
         total = to_posterior(joint)
         loglik[who] += np.einsum("skn,kn->ks", total, table[:, -1])
@@ -106,7 +104,7 @@ def labelled_moments(data: LabelledRows, n_groups: int) -> Moments:
     m = rows.n_clients
     counts, sums = np.zeros((m, n_groups)), np.zeros((m, n_groups, d))
     products = np.zeros((m, n_groups, d, d))
-    for chunk, known in _chunks(data, n_groups * d):
+    for chunk, known in chunks(data, n_groups * d):
         if known is None:
             continue
         present = chunk.data[:, None, -1]
@@ -138,18 +136,16 @@ def log_joint(data: LabelledRows, groups: Groups, freedom: Floats | None = None)
     With `freedom` (m, R) of covariances that are themselves estimates, densities are Student's with
     the same covariances: what is known of a site from few rows is not taken for certain.
     """
-    parts, d = _parts(data.rows, groups), groups.means.shape[-1]
+    parts, d = parts_of(data.rows, groups), groups.means.shape[-1]
     if freedom is None or not np.isfinite(freedom).any():
         return data.rows.row_by_row(lambda chunk: _log_joint(chunk, *parts)[:, 0], _n(groups))
-    eta = np.where(np.isfinite(freedom), freedom, MOST_FREEDOM)
-    constant = gammaln((eta + d) / 2) - gammaln(eta / 2) - 0.5 * d * np.log((eta - 2.0) / 2.0)
+    eta: Floats = freedom
 
     def of_chunk(chunk: Chunk) -> Floats:
         who = chunk.clients
-        base = _own(parts[2], who)[:, 0, :, None]
+        base = own_of(parts[2], who)[:, 0, :, None]
         squares = 2.0 * (base - _log_joint(chunk, *parts)[:, 0])
-        own, level = eta[who][..., None], constant[who][..., None]
-        return np.asarray(base + level - 0.5 * (own + d) * np.log1p(squares / (own - 2.0)))
+        return base + students(squares, eta[who][..., None], d)
 
     return data.rows.row_by_row(of_chunk, _n(groups))
 
@@ -158,7 +154,7 @@ def _n(groups: Groups) -> int:
     return int(groups.means.shape[2])
 
 
-def _parts(rows: RowBlocks, groups: Groups) -> tuple[Floats, Floats, Floats]:
+def parts_of(rows: RowBlocks, groups: Groups) -> tuple[Floats, Floats, Floats]:
     """Whitening roots, whitened means about the clients' centre, and log weights with constants."""
     roots = inverse_roots(groups.covariances)
     about = groups.means - rows.centre[:, None, None]
@@ -168,17 +164,35 @@ def _parts(rows: RowBlocks, groups: Groups) -> tuple[Floats, Floats, Floats]:
     return roots, offsets, log_weights(groups.weights) + constant
 
 
+def students(squares: Floats, freedom: Floats, d: int) -> Floats:
+    """Log density of Student at squared distances in units of the covariance.
+
+    Without the normal density's constant; normal where the degrees of freedom are infinite.
+    """
+    known = np.isfinite(freedom)
+    eta = np.where(known, freedom, 3.0)
+    level = gammaln((eta + d) / 2) - gammaln(eta / 2) - 0.5 * d * np.log((eta - 2.0) / 2.0)
+    wide = level - 0.5 * (eta + d) * np.log1p(squares / (eta - 2.0))
+    return np.where(known, wide, -0.5 * squares)
+
+
+def whitened(chunk: Chunk, roots: Floats, offsets: Floats) -> Floats:
+    """Rows about the means, where covariances are the identity, (k, S, R, d, width)."""
+    who, columns = chunk.clients, chunk.data[:, :-1]
+    white: Floats = own_of(roots, who) @ columns[:, None, None]
+    white -= own_of(offsets, who)[..., None]
+    return white
+
+
 def _log_joint(chunk: Chunk, roots: Floats, offsets: Floats, logs: Floats) -> Floats:
     """(k, S, R, width) of the rows of a chunk."""
-    who, columns = chunk.clients, chunk.data[:, :-1]
-    white = _own(roots, who) @ columns[:, None, None]
-    white -= _own(offsets, who)[..., None]
-    return np.asarray(
-        _own(logs, who)[..., None] - 0.5 * np.einsum("ksrdn,ksrdn->ksrn", white, white)
-    )
+    white = whitened(chunk, roots, offsets)
+    squares = np.einsum("ksrdn,ksrdn->ksrn", white, white)
+    return np.asarray(own_of(logs, chunk.clients)[..., None] - 0.5 * squares)
 
 
-def _own(array: Array, who: Indices) -> Array:
+def own_of(array: Array, who: Indices) -> Array:
+    """Entries of some clients; of all, where all have the same."""
     return array if len(array) == 1 else array[who]
 
 
@@ -187,7 +201,7 @@ def inverse_roots(covariances: Floats) -> Floats:
     return np.linalg.inv(np.linalg.cholesky(covariances))
 
 
-def _chunks(data: LabelledRows, per_row: int):
+def chunks(data: LabelledRows, per_row: int):
     """Chunks of the rows and the known groups of their rows."""
     for number, block in enumerate(data.rows.blocks):
         for chunk in block.chunks(per_row):
@@ -197,7 +211,7 @@ def _chunks(data: LabelledRows, per_row: int):
             yield chunk, known
 
 
-def _rule_out(joint: Floats, known: Indices | None) -> None:
+def rule_out(joint: Floats, known: Indices | None) -> None:
     """Rows of a known group belong to no other; `joint` (k, S, R, width), in place."""
     if known is None or not (known >= 0).any():
         return

@@ -108,7 +108,7 @@ def posterior(
     return Posterior(weights, about, covariances, doubt, belongs, distances, total, rows)
 
 
-def _block(kind: str, d: int) -> tuple[int, int]:
+def block(kind: str, d: int) -> tuple[int, int]:
     """Size of the Wishart blocks of a kind, and how many of a row's columns one block has."""
     return (d if kind in ("full", "tied") else 1), (d if kind == "spherical" else 1)
 
@@ -129,7 +129,7 @@ def working(
         weights = np.exp(psi(held) - psi(held.sum(axis=-1, keepdims=True)))
     covariances, loss = own.covariances, np.zeros(own.weights.shape)
     if kind in OWN_KINDS:
-        order, times = _block(kind, d)
+        order, times = block(kind, d)
         nu = common.degrees + order + 1.0 + times * own.rows
         steps = np.arange(order)
         each = psi((nu[..., None] - steps) / 2).sum(axis=-1) - order * np.log(nu / 2)
@@ -172,7 +172,7 @@ def _held_covariances(scatter, rows, common, kind):
     """Posterior means of covariances; the common ones where a kind knows no others."""
     if kind not in OWN_KINDS:
         return np.broadcast_to(common.covariances, scatter.shape)
-    _, times = _block(kind, scatter.shape[-1])
+    _, times = block(kind, scatter.shape[-1])
     beyond = common.degrees[:, None, None]
     total = beyond + times * rows[..., None, None]
     return (beyond * common.covariances + times * scatter) / total
@@ -205,15 +205,23 @@ def predictive(own: Posterior, common: Common, kind: str) -> tuple[Floats, Float
     infinite = np.full(own.rows.shape, np.inf)
     if kind == "identity":
         return own.covariances + own.doubt, infinite
-    order, times = _block(kind, own.means.shape[-1])
+    order, _ = block(kind, own.means.shape[-1])
     taken, uncertain = np.ones_like(own.rows), np.zeros_like(own.rows)
     if kind in OWN_KINDS:
-        total = common.degrees + times * own.rows
+        total = told(own, common, kind)
         taken, uncertain = common.degrees / total, 1.0 / total
     wider = 1.0 + taken * (order + 1.0) / np.maximum(common.known, order + 1.0)
     covariances = own.covariances * wider[..., None, None] + own.doubt
     freedom = 2.0 + 1.0 / (taken**2 / common.known + uncertain)
     return covariances, freedom if order > 1 else infinite
+
+
+def told(own: Posterior, common: Common, kind: str) -> Floats:
+    """As from how many rows a site's covariances are known, (m, R); the common ones for certain."""
+    if kind not in OWN_KINDS:
+        return np.full(own.rows.shape, np.inf)
+    _, times = block(kind, own.means.shape[-1])
+    return common.degrees + times * own.rows
 
 
 def packed(matrices: Floats, kind: str) -> Floats:
@@ -374,18 +382,8 @@ def best_degrees(scatter: Floats, rows: Floats, covariances: Floats, kind: str) 
     With eigenvalues in coordinates in which the common covariance is the identity all degrees are
     tried at the cost of one.
     """
-    d = scatter.shape[-1]
-    if kind in ("diag", "spherical"):
-        ratio = np.einsum("mrii,rii->mri", scatter, 1.0 / np.where(covariances, covariances, 1.0))
-        order, times = 1, 1.0
-        if kind == "spherical":
-            ratio, times = ratio.sum(axis=-1, keepdims=True), float(d)
-    else:
-        white = np.linalg.inv(np.linalg.cholesky(covariances))
-        seen = white @ scatter @ white.swapaxes(-1, -2)
-        ratio = np.linalg.eigvalsh(seen)
-        order, times = d, 1.0
-    ratio = np.maximum(ratio, 0.0)
+    order, times = block(kind, scatter.shape[-1])
+    ratio = ratios(scatter, covariances, kind)
     n_rows = rows * times
     logliks = np.empty((len(DEGREES), scatter.shape[1]))
     for place, beyond in enumerate(DEGREES):
@@ -397,6 +395,22 @@ def best_degrees(scatter: Floats, rows: Floats, covariances: Floats, kind: str) 
         spread = 0.5 * (whole + n_rows) * np.log(beyond + ratio).sum(axis=-1)
         logliks[place] = np.where(rows > FEW, gain + level - spread, 0.0).sum(axis=0)
     return DEGREES[logliks.argmax(axis=0)]
+
+
+def ratios(scatter: Floats, covariances: Floats, kind: str) -> Floats:
+    """Eigenvalues (m, R, .) of scatter where the common covariance is the identity; their blocks'.
+
+    One a direction for "full", one a column for "diag", their sum for "spherical".
+    """
+    if kind in ("diag", "spherical"):
+        ratio = np.einsum("mrii,rii->mri", scatter, 1.0 / np.where(covariances, covariances, 1.0))
+        if kind == "spherical":
+            ratio = ratio.sum(axis=-1, keepdims=True)
+    else:
+        white = np.linalg.inv(np.linalg.cholesky(covariances))
+        ratio = np.linalg.eigvalsh(white @ scatter @ white.swapaxes(-1, -2))
+    found: Floats = np.maximum(ratio, 0.0)
+    return found
 
 
 def log_multigamma(values: Floats | float, order: int) -> Floats:

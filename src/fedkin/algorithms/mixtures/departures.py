@@ -1,0 +1,114 @@
+"""Sites depart from a mixture that all share: the server's part of FedGrEM's rounds (`shaped`).
+
+Several mixtures to depart from are compared side by side. The likelihood of one mixture for all
+sites takes kinds of sites for groups where sites differ; so it is the departed fits that are
+compared, by how well a site's rows are foretold by its others (`fedkin.models.left_out_rows`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedkin.algorithms.mixtures.coordinator import largest_change
+from fedkin.arrays import Arrays, Bools, Floats
+from fedkin.protocol import Ask, LastReplies, Replies
+from fedkin.shrinkage import borrowed
+from fedkin.ties import tied_order
+
+# After so many rounds the half that foretells less of the mixtures that are compared is given up.
+ROUNDS_COMPARED = 5
+# What is infinite travels as this.
+MOST = 1e15
+
+
+class Departure:
+    """One shared mixture, every site's last moments, and its own values given what is common."""
+
+    def __init__(self, common: borrowed.Common, kind: str, own_weights: bool, m: int) -> None:
+        self.common, self.kind, self.own_weights = common, kind, own_weights
+        self.last = LastReplies(m)
+        n_groups, d = common.centers.shape
+        shapes = (m, n_groups), (m, n_groups, d), (m, n_groups, d, d)
+        self.own = self._posterior(*(np.zeros(shape) for shape in shapes))
+
+    def _posterior(self, counts: Floats, means: Floats, scatter: Floats) -> borrowed.Posterior:
+        return borrowed.posterior(counts, means, scatter, self.common, self.kind, self.own_weights)
+
+    def mixture(self, final: bool = False) -> tuple[Floats, Floats, Floats]:
+        """Weights, means and covariances that go out to the sites, (m, ...)."""
+        weights, covariances = self.own.weights, self.own.covariances
+        if not final and "counts" in self.last:
+            counts = self.last["counts"]
+            weights, covariances = borrowed.working(
+                self.own, self.common, counts, self.kind, self.own_weights
+            )
+        return weights, self.own.means, covariances
+
+    def holding(self) -> dict[str, Floats]:
+        """What a site needs to leave its rows out one at a time (`models.left_out_rows`)."""
+        own, common, counts = self.own, self.common, self.last["counts"]
+        covariances, freedom = borrowed.predictive(own, common, self.kind)
+        usual = np.zeros(counts.shape) if self.own_weights else common.concentration
+        return {
+            "weights": own.weights,
+            "means": own.means,
+            "covariances": covariances,
+            "counts": counts,
+            "taken": np.clip(counts - own.rows, 0.0, 1.0),
+            "total": np.minimum(borrowed.told(own, common, self.kind), MOST),
+            "usual": np.broadcast_to(usual, counts.shape),
+            "freedom": np.minimum(freedom, MOST),
+        }
+
+    def advance(self, replies: Replies, start: int) -> float:
+        """What is common and every site's own values, once more; how far these moved."""
+        arrays: Arrays = {
+            name: np.ascontiguousarray(array[:, start] if array.ndim > 1 else array)
+            for name, array in replies.items()
+        }
+        self.last.put(replies.clients, arrays)
+        counts, means, scatter = moments(self.last, self.kind)
+        heard, before = self.last.heard, self.own.means
+        seen = counts[heard], means[heard], scatter[heard]
+        self.common = borrowed.learn_own(*seen, self.common, self.kind, self.own_weights)
+        self.own = self._posterior(counts, means, scatter)
+        return largest_change(before, self.own.means)
+
+
+def moments(replies: Any, kind: str) -> tuple[Floats, Floats, Floats]:
+    """Counts, means and scatter that sites sent."""
+    means = replies["means"]
+    scatter = borrowed.unpacked(replies["scatter"], means.shape[-1], kind)
+    return replies["counts"], means, scatter
+
+
+def question(
+    departures: Sequence[Departure], note: str, fraction: float = 1.0, final: bool = False
+) -> Ask:
+    """Every site's own mixtures go out, side by side."""
+    names = "weights", "means", "covariances"
+    parts = zip(*(one.mixture(final) for one in departures))
+    own = {name: np.stack(part, axis=1) for name, part in zip(names, parts)}
+    return Ask("own_moments", personal=own, fraction=fraction, note=note)
+
+
+def likeliest(
+    departures: Sequence[Departure], trusted: Bools
+) -> Generator[Ask, Replies, Departure]:
+    """The departure under which the rows of trusted sites are foretold best by their others."""
+    left = list(departures)
+    while len(left) > 1:
+        for _ in range(ROUNDS_COMPARED):
+            replies = yield question(left, "starts are compared")
+            for start, one in enumerate(left):
+                one.advance(replies, start)
+        held = [one.holding() for one in left]
+        own = {name: np.stack([one[name] for one in held], axis=1) for name in held[0]}
+        replies = yield Ask("left_out", personal=own, note="rows left out")
+        reached = replies["loglik"][trusted[replies.clients]].sum(axis=0)
+        kept = np.sort(tied_order(-reached)[: len(left) // 2])
+        left = [left[start] for start in kept]
+    return left[0]

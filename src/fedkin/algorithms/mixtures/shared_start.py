@@ -1,0 +1,272 @@
+"""One mixture for all sites: where the sites of FedGrEM with shapes depart from (`shaped`).
+
+Starts are made of clusters that sites found among their rows, or of rows whose labels are known,
+and climb side by side. What is likeliest for all sites as one need not be what sites share: all
+that settle at different places go on, and the departures are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedkin.algorithms.mixtures.departures import moments
+from fedkin.alignment import by_coordinates
+from fedkin.arrays import Bools, Floats
+from fedkin.protocol import Ask, Replies, Roster
+from fedkin.shrinkage import borrowed
+from fedkin.ties import tied_order
+
+# Passes of clustering, at a site and among the clusters of all.
+CLUSTER_PASSES = 20
+# Rounds of the shared mixture, how many every start has, and the gain a row below which one has
+# settled; starts that are closer than the last, a row, have settled at the same place.
+SHARED_ROUNDS, ROUNDS_OF_ALL, SHARED_TOL, SAME_PLACE = 100, 10, 1e-4, 1e-3
+# The most numbers of one round of the shared mixture: 160 MB of doubles.
+MOST_NUMBERS = 2e7
+# The most groups that are tried where none are given; ends when so many more in a row do not help.
+MOST_GROUPS, WORSE_IN_A_ROW = 15, 2
+# A site that has more than half of a group alone is left out of the shared mixture and departs from
+# that of the others, if there are so many sites, it does not have so much of all rows, and no less
+# than this share of the sites is left; the mixture is looked for so often at most.
+LEAST_SITES, MOST_OF_ALL, MOST_TRUSTED, SEARCHES = 5, 0.25, 0.65, 3
+# Where the fit begins: sites differ by this share of the covariance, borrow as from so many rows.
+FIRST_BETWEEN, FIRST_DEGREES, FIRST_TOTAL = 0.1, 100.0, 10.0
+
+
+class Shared(NamedTuple):
+    """A mixture that all sites share, its log likelihood, and the sites' rows of groups, (m, R)."""
+
+    common: borrowed.Common
+    loglik: float
+    shares: Floats
+
+
+class SharedStart:
+    """The search for mixtures from which sites may depart."""
+
+    def __init__(self, settings: Any, roster: Roster) -> None:
+        self.settings, self.roster, self.kind = settings, roster, settings.covariance_type
+        self.trusted: Bools = np.ones(len(roster), dtype=bool)
+        self.n_rows = 0.0
+
+    def begin(self) -> Generator[Ask, Replies, list[borrowed.Common]]:
+        """Mixtures from which sites may depart, the likeliest for all as one first."""
+        settings, given = self.settings, self.settings.given_start
+        replies = yield Ask("columns", note="spread of the columns")
+        units = spread_of(replies)
+        known = None
+        if settings.labels:
+            replies = yield Ask("labelled", note="groups with labels")
+            known = moments(replies, self.kind)
+        if given is not None:
+            centers = given if given.ndim == 2 else np.median(given, axis=0)
+            found = yield from self._shared([self._at(centers, np.square(units) * FIRST_BETWEEN)])
+        elif known is not None and (known[0].sum(axis=0) > 0).all():
+            return [self._first(*known, np.square(units))]
+        elif settings.n_components is None:
+            found = yield from self._choose(units)
+        else:
+            found = yield from self._search(settings.n_components, units, known)
+        if given is None and known is None:
+            return [in_order(one.common) for one in found]
+        return [one.common for one in found]
+
+    def _choose(self, units: Floats) -> Generator[Ask, Replies, list[Shared]]:
+        """As many groups as the shared mixture has the least BIC with."""
+        best, worse = np.inf, 0
+        for n_groups in range(1, MOST_GROUPS + 1):
+            found = yield from self._search(n_groups, units)
+            size = n_parameters(n_groups, len(units), self.kind) * np.log(self.n_rows)
+            criterion = size - 2 * found[0].loglik
+            worse = worse + 1 if criterion >= best else 0
+            if criterion < best:
+                best, chosen, trusted = criterion, found, self.trusted.copy()
+            if worse >= WORSE_IN_A_ROW:
+                break
+        self.trusted = trusted
+        return chosen
+
+    def _search(
+        self, n_groups: int, units: Floats, known: Any = None
+    ) -> Generator[Ask, Replies, list[Shared]]:
+        """Shared mixtures in which no site has a group for itself, if there are such."""
+        self.trusted[:] = True
+        for _ in range(SEARCHES):
+            found = yield from self._search_once(n_groups, units, known)
+            lonely = [alone_in_a_group(one.shares * self.trusted[:, None]) for one in found]
+            alone = lonely[0]
+            if not alone.any() or (self.trusted & ~alone).mean() < MOST_TRUSTED:
+                break
+            self.trusted &= ~alone
+        return [one for one, by in zip(found, lonely) if not by.any()] or found
+
+    def _search_once(
+        self, n_groups: int, units: Floats, known: Any = None
+    ) -> Generator[Ask, Replies, list[Shared]]:
+        """Shared mixtures from starts among the clusters of trusted sites."""
+        step, made = "seeds_by_ward" if self.settings.start == "ward" else "seeds", []
+        # Columns compared as they are, and by their spread: neither suits all data.
+        for by in (np.full_like(units, np.sqrt(np.square(units).mean())), units):
+            common = {"units": by, "wanted": np.zeros(n_groups)}
+            replies = yield Ask(step, common, note="clusters at the sites")
+            made += self._starts(replies, by, known)
+        return (yield from self._shared(made))
+
+    def _first(self, counts: Floats, means: Floats, scatter: Floats, spread: Floats):
+        """What labelled groups have in common, sites put together."""
+        n_groups = counts.shape[1]
+        first = self._at(np.zeros((n_groups, len(spread))), spread)
+        return borrowed.learn(counts, means, scatter, first, self.kind)
+
+    def _at(self, centers: Floats, spread: Floats) -> borrowed.Common:
+        """Groups of one spread (d,) at some centres."""
+        n_groups, d = centers.shape
+        covariance = np.eye(d) if self.kind == "identity" else np.diag(spread)
+        covariances = np.tile(borrowed.shaped(covariance, self.kind), (n_groups, 1, 1))
+        even = np.full(n_groups, FIRST_TOTAL / n_groups)
+        beyond = np.full(n_groups, FIRST_DEGREES)
+        between, known = FIRST_BETWEEN * covariances, np.full(n_groups, np.inf)
+        one = np.array(1.0)
+        return borrowed.Common(centers, between, covariances, beyond, even, one, known)
+
+    def _starts(self, replies: Replies, units: Floats, known: Any) -> list[borrowed.Common]:
+        """Mixtures that begin at centres among the sites' clusters."""
+        heard = self.trusted[replies.clients]
+        counts, points = replies["counts"][heard], replies["means"][heard] / units
+        rng = np.random.default_rng([self.roster.seed, 0x5EED])
+        seen, fixed = np.empty(0, dtype=np.intp), np.empty((0, points.shape[-1]))
+        if known is not None:
+            total = known[0].sum(axis=0)
+            seen = np.flatnonzero(total > 0)
+            fixed = np.einsum("mr,mrd->rd", known[0], known[1])[seen] / total[seen, None] / units
+        (m, n_groups), some = counts.shape, counts > 0
+        weights = counts[some]
+        if some.any():
+            points = points[some]
+        else:
+            points, weights = points.mean(axis=1), np.ones(m)
+        order = np.concatenate([seen, np.setdiff1d(np.arange(n_groups), seen)])
+        each = m * n_groups * points.shape[1] ** 2
+        n_starts = int(np.clip(MOST_NUMBERS / each, 2, self.settings.n_restarts + 1)) // 2
+        inside, made = np.median(replies["variance"]), []
+        for _ in range(n_starts):
+            centers = seeded(points, weights, fixed, n_groups, rng)
+            near = np.average(squares_to(points, centers).min(axis=1), weights=weights)
+            spread = np.square(units) * (inside + near / points.shape[1])
+            made.append(self._at(centers[np.argsort(order)] * units, spread))
+        return made
+
+    def _shared(self, starts: list[borrowed.Common]) -> Generator[Ask, Replies, list[Shared]]:
+        """EM of mixtures that all sites share, from several starts; where they settle.
+
+        Weights are common, too: with weights of their own, groups would become kinds of sites.
+        """
+        found, running = list(starts), np.arange(len(starts))
+        loglik = np.full(len(found), -np.inf)
+        shares = np.zeros((len(self.roster), len(found), len(found[0].centers)))
+        for number in range(1, SHARED_ROUNDS + 1):
+            replies = yield self._question([found[s] for s in running])
+            heard = self.trusted[replies.clients]
+            reached = replies["loglik"][heard].sum(axis=0)
+            self.n_rows = float(replies["rows"][heard].sum())
+            gain = (reached - loglik[running]) / max(self.n_rows, 1.0)
+            loglik[running] = reached
+            shares[np.ix_(replies.clients, running)] = replies["counts"]
+            parts = [part[heard] for part in moments(replies, self.kind)]
+            for place, s in enumerate(running):
+                counts, means, scatter = (part[:, place] for part in parts)
+                # A group that may be as wide as it likes can swallow others before they are found.
+                alike = number <= ROUNDS_OF_ALL and s % 2 == 0
+                found[s] = borrowed.learn(counts, means, scatter, found[s], self.kind, alike)
+            if number > ROUNDS_OF_ALL + 1:
+                running = running[np.abs(gain) > SHARED_TOL]
+            if not len(running):
+                break
+        order = distinct(loglik, SAME_PLACE * max(self.n_rows, 1.0))
+        return [Shared(found[s], float(loglik[s]), shares[:, s]) for s in order]
+
+    def _question(self, found: list[borrowed.Common]) -> Ask:
+        common = {
+            "means": np.stack([one.centers for one in found]),
+            "covariances": np.stack([one.covariances for one in found]),
+        }
+        even = np.stack([one.concentration / one.concentration.sum() for one in found])
+        weights = np.repeat(even[None], len(self.roster), axis=0)
+        return Ask("shared_moments", common, {"weights": weights}, note="shared mixture")
+
+
+def distinct(values: Floats, apart: float) -> list[int]:
+    """Places of values from the largest on; of those closer than `apart` the first."""
+    kept: list[int] = []
+    for place in tied_order(-values):
+        if not kept or values[kept[-1]] - values[place] > apart:
+            kept.append(int(place))
+    return kept
+
+
+def in_order(common: borrowed.Common) -> borrowed.Common:
+    """Groups in the order of their centres, not of the starts."""
+    order = by_coordinates(common.centers)
+    turned = (part[order] if part.ndim else part for part in common)
+    return borrowed.Common(*turned)
+
+
+# ------------------------------------------------------------------ starts among clusters
+
+
+def alone_in_a_group(counts: Floats) -> Bools:
+    """Sites (m,) that have more than half of the rows (m, R) of a group, and not half of all.
+
+    Of few sites, each has a large part of every group.
+    """
+    m, whole = len(counts), np.maximum(counts.sum(axis=0), 1e-300)
+    alone: Bools = (counts / whole > 0.5).any(axis=1)
+    large = counts.sum(axis=1) > MOST_OF_ALL * np.maximum(counts.sum(), 1e-300)
+    return alone & ~large if m >= LEAST_SITES else np.zeros(m, dtype=bool)
+
+
+def n_parameters(n_groups: int, d: int, kind: str) -> int:
+    """Numbers that a mixture shared by all sites is made of."""
+    whole = d * (d + 1) // 2
+    of_each = {"full": whole, "diag": d, "spherical": 1}.get(kind, 0)
+    return n_groups * (1 + d + of_each) - 1 + (whole if kind == "tied" else 0)
+
+
+def spread_of(replies: Replies) -> Floats:
+    """Typical spread of every column, (d,): within sites and between them."""
+    rows, middle = replies["rows"][:, None], replies["middle"]
+    total = np.maximum(rows.sum(), 1.0)
+    mean = (rows * middle).sum(axis=0) / total
+    variance = (rows * (replies["variance"] + np.square(middle - mean))).sum(axis=0) / total
+    return np.sqrt(np.where(variance > 0, variance, 1.0))
+
+
+def seeded(
+    points: Floats, weights: Floats, fixed: Floats, n_groups: int, rng: np.random.Generator
+) -> Floats:
+    """Centres (R, d): the fixed ones, others by k-means++ among weighted points, then Lloyd."""
+    centers = list(fixed[:n_groups])
+    nearest = squares_to(points, fixed).min(axis=1) if len(fixed) else np.ones(len(points))
+    while len(centers) < n_groups:
+        chance = weights * nearest
+        chance = chance / chance.sum() if chance.sum() > 0 else weights / weights.sum()
+        tried = rng.choice(len(points), size=2 + int(np.log(n_groups)), p=chance)
+        left = [np.minimum(nearest, squares_to(points, points[t][None])[:, 0]) for t in tried]
+        best = int(np.argmin([weights @ one for one in left])) if centers else 0
+        nearest = left[best] if centers else squares_to(points, points[tried[0]][None])[:, 0]
+        centers.append(points[tried[best]])
+    found = np.stack(centers)
+    for _ in range(CLUSTER_PASSES):
+        chosen = np.eye(n_groups)[squares_to(points, found).argmin(axis=1)] * weights[:, None]
+        total = chosen.sum(axis=0)[:, None]
+        found = np.where(total > 0, chosen.T @ points / np.where(total > 0, total, 1.0), found)
+        found[: len(fixed)] = fixed[:n_groups]
+    return found
+
+
+def squares_to(points: Floats, centers: Floats) -> Floats:
+    """Squared distances (n, R)."""
+    return np.asarray(((points[:, None] - centers) ** 2).sum(axis=-1))
