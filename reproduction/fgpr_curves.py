@@ -41,7 +41,7 @@ TASKS: dict[str, tuple[Any, ...]] = {
     "Oxboys": (3, MOST, ENDS, NEW),
     "BodyWeight": (4, MOST, ENDS, NEW),
     "Soybean": (4, MOST, ENDS, NEW),
-    "Orthodont": (2, MOST, ENDS, NEW),
+    "Orthodont": (2, 3, ENDS, NEW),
 }
 DEFAULT = "FGPR, default"
 METHODS = (

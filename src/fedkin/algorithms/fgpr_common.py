@@ -4,8 +4,9 @@ The model is that of `models/common_form.py`. The common curve is carried by its
 points on a grid, so that sites tell of it by sums over their rows (`models/common_curve.py`):
 
 1. Searches for the parameters, one for each smoothness that departures may have, side by side: an
-   evaluation of all of them is one round, value and slopes at every site. Then one more without
-   slopes of the common mean: which of the two is right at the ends of a curve, rows can hardly say.
+   evaluation of all of them is one round, value and slopes at every site. From the best of them
+   others with the common mean without slopes, and along a line with a spline as common curve: which
+   is right at the ends of a curve, rows can hardly say.
 2. Those not far behind by the bound with weak priors on the parameters; if the points carry too
    little of the curve, there are more of them and the searches go on.
 3. What all rows leave open of kind and parameters: two rounds, many parameters in each.
@@ -24,6 +25,7 @@ from fedkin.algorithms.fgpr_settings import FgprSettings
 from fedkin.algorithms.minimise import Minimum, Seen, minimise_by_replay
 from fedkin.arrays import Bools, Floats
 from fedkin.models.common_cloud import (
+    CLOSED_VOLUME,
     Cloud,
     cloud_around,
     curvature,
@@ -32,9 +34,10 @@ from fedkin.models.common_cloud import (
     weights_of_clouds,
 )
 from fedkin.models.common_curve import negative_bound, negative_bound_value, share_missed, weights
-from fedkin.models.common_form import start_of
+from fedkin.models.common_form import SPLINE, start_of
 from fedkin.models.common_site import RBF_TRAVELS, Shared, Units, form_of
 from fedkin.models.common_sums import Sums, wholes
+from fedkin.models.gaussian_process import LOG_2PI
 from fedkin.models.gp_priors import penalty, weak_priors
 from fedkin.models.inducing import grid
 from fedkin.models.kernels import form_of as kernel_form
@@ -45,9 +48,14 @@ Server = Generator[Ask, Replies, Any]
 
 # Smoothness that departures may have: RBF, Matern-5/2 and 3/2.
 OWN_SMOOTHNESS = (RBF_TRAVELS, 2.5, 1.5)
-# Bounds of variances, in those of all targets, and of lengths, in spreads of the features.
+# That of the common curve: along a line, where it is continued, Matern-3/2, as an RBF would be sure
+# how it goes on; else the RBF, which few points carry.
+COMMON_SMOOTHNESS = {1: 1.5}
+# Bounds of variances, in those of all targets, of lengths, in spreads of the features, and of
+# the pivot of departures, in spreads from the centre.
 VARIANCE_BOUNDS = (1e-8, 1e2)
 LENGTH_BOUNDS = (0.05, 100.0)
+PIVOT_BOUNDS = (-10.0, 10.0)
 # Points that carry the common curve: along a line, in a plane, in more dimensions; at first and
 # when these carry too little.
 POINTS = (20, 50, 80)
@@ -84,12 +92,14 @@ LEFT_OUT = Field(
 
 WAY = Field((), "1 if the site clearly does better alone, -1 with the common curve", bound=1.0)
 
-PARAMETERS = Field(("k", "p"), "log variances and lengths of common curve and departures")
+PARAMETERS = Field(
+    ("k", "p"), "log variances and lengths of common curve and departures, pivot of these"
+)
 KINDS = Field(("k", 3), "smoothness of common curve and departures, 0 is the RBF; common slopes?")
 PLACES = Field(("points", "d"), "points on a grid that carry the common curve")
 FRAME = Field((2, "d"), "centre and spread of the features of all sites")
 UNITS = Field((2,), "location and scale of the target of all sites")
-CLOUD = Field(("s", "p"), "log variances and lengths, a cloud of them")
+CLOUD = Field(("s", "p"), "log variances and lengths and pivots, a cloud of them")
 CLOUD_WEIGHTS = Field(("s",), "weights of the cloud")
 CLOUD_KINDS = Field(("s", 3), "smoothness of curve and departures, 0 is the RBF; common slopes?")
 MEAN = Field(("s", "f"), "the common curve: expected weights of its features")
@@ -149,20 +159,22 @@ def find_common(extent: Extent, n_clients: int, settings: FgprSettings) -> Serve
     starts = [start_of(problem.form, 1.0) for problem in problems]
     ends = yield from _side_by_side(problems, starts, settings)
     best = _best(ends)
-    level = _Problem(problems[best].kind * [1.0, 1.0, 0.0], extent, n_points)
-    problems, ends = [*problems, level], [*ends]
-    ends += yield from _side_by_side([level], [ends[best].point], settings)
-    kept = _not_far_behind(problems, ends)
+    kinds = _other_kinds(problems[best].kind, len(extent.low))
+    more = [_Problem(kind, extent, n_points) for kind in kinds]
+    others = yield from _side_by_side(more, [ends[best].point] * len(more), settings)
+    problems, ends = [*problems, *more], [*ends, *others]
     tried = np.array([(*p.kind, e.value) for p, e in zip(problems, ends)])
-    problems, ends = [problems[k] for k in kept], [ends[k] for k in kept]
-    if not settings.n_points and problems[_best(ends)].missed > MOST_MISSED:
+    enough = bool(settings.n_points) or max(p.missed for p in problems) <= MOST_MISSED
+    problems, ends = _not_far_behind(problems, ends, not enough)
+    if not enough:
         problems = [_Problem(problem.kind, extent, MORE_POINTS[place]) for problem in problems]
         ends = yield from _side_by_side(problems, [end.point for end in ends], settings)
+        problems, ends = _not_far_behind(problems, ends)
     best = _best(ends)
-    fit: CommonFit = yield from _left_open(problems, [end.point for end in ends], n_clients)
+    fit: CommonFit = yield from _left_open(problems, ends, tried, n_clients)
     missed, converged = problems[best].missed, all(end.converged for end in ends)
-    more, _ = penalty(problems[best].priors, ends[best].point)
-    bound = float(more) - ends[best].value * problems[best].n_rows
+    cost, _ = penalty(problems[best].priors, ends[best].point)
+    bound = float(cost) - ends[best].value * problems[best].n_rows
     return fit._replace(bound=bound, missed=missed, converged=converged, tried=tried)
 
 
@@ -170,10 +182,21 @@ def _best(ends: list[Minimum]) -> int:
     return int(first_least([end.value for end in ends], floor=RELATIVE))
 
 
-def _not_far_behind(problems: list[_Problem], ends: list[Minimum]) -> list[int]:
-    """Those whose penalised bound is not far below the best."""
-    values = np.array([end.value for end in ends]) * problems[0].n_rows
-    return [int(k) for k in np.flatnonzero(values <= values.min() + FAR_BEHIND)]
+def _not_far_behind(
+    problems: list[_Problem], ends: list[Minimum], more_points: bool = False
+) -> tuple[list[_Problem], list[Minimum]]:
+    """Those whose penalised bound is not far below the best, or with more points might not be."""
+    values = np.array([end.value for end in ends])
+    hoped = values - [p.missed for p in problems] if more_points else values
+    near = hoped <= values.min() + FAR_BEHIND / problems[0].n_rows
+    kept = np.flatnonzero(near)
+    return [problems[k] for k in kept], [ends[k] for k in kept]
+
+
+def _other_kinds(best: Floats, n_features: int) -> Floats:
+    """Kinds that differ from the best one by their common curve: a level mean; a spline."""
+    splines = [(SPLINE, best[1], 1.0)] if n_features == 1 else []
+    return np.array([(best[0], best[1], 0.0), *splines])
 
 
 def _kinds(settings: FgprSettings, n_features: int) -> Floats:
@@ -183,7 +206,8 @@ def _kinds(settings: FgprSettings, n_features: int) -> Floats:
         fast = kernel_form(settings.kernel, n_features).fast
         assert fast is not None
         own = (RBF_TRAVELS if np.isinf(fast.smoothness) else fast.smoothness,)
-    return np.array([(RBF_TRAVELS, nu, 1.0) for nu in own])
+    common = COMMON_SMOOTHNESS.get(n_features, RBF_TRAVELS)
+    return np.array([(common, nu, 1.0) for nu in own])
 
 
 class _Problem:
@@ -196,8 +220,13 @@ class _Problem:
         self.places = grid(extent.low, extent.high, n_points)
         self.priors = weak_priors(self.form.names, 1.0, np.ones(d))
         is_length = np.array(["length" in name for name in self.form.names])
+        is_pivot = np.array([name == "pivot" for name in self.form.names])
         bounds = np.where(is_length[:, None], np.log(LENGTH_BOUNDS), np.log(VARIANCE_BOUNDS))
-        self.lower, self.upper = bounds.T
+        self.lower, self.upper = np.where(is_pivot[:, None], PIVOT_BOUNDS, bounds).T
+        self.has = np.ones(len(self.form.names), dtype=bool)
+        if self.form.common == SPLINE:
+            self.has[1] = False
+            self.lower[1] = self.upper[1] = self.priors.centre[1]
         self.n_rows, self.missed = 1.0, 0.0
 
     def evaluate(self, theta: Floats) -> Generator[Any, Any, Seen]:
@@ -264,9 +293,11 @@ def _sums_of(replies: Replies, problem: _Problem) -> Iterator[Sums]:
 # ------------------------------------------------------------------ what is left open
 
 
-def _left_open(problems: list[_Problem], modes: list[Floats], n_clients: int) -> Server:
+def _left_open(
+    problems: list[_Problem], modes: list[Minimum], tried: Floats, n_clients: int
+) -> Server:
     """The common curve under clouds of parameters around the modes, and who is behind it."""
-    clouds = yield from _clouds(problems, modes)
+    clouds = yield from _clouds(problems, [mode.point for mode in modes])
     wanted = [(p, theta) for p, cloud in zip(problems, clouds) for theta in cloud.points]
     replies = yield ask("totals", wanted, "what is left open")
     told = list(_sums_of(replies, problems[0]))
@@ -274,7 +305,8 @@ def _left_open(problems: list[_Problem], modes: list[Floats], n_clients: int) ->
         negative_bound_value(p.form, theta, sums) + float(penalty(p.priors, theta)[0])
         for (p, theta), sums in zip(wanted, told)
     ]
-    share = weights_of_clouds(clouds, np.array(penalised))
+    evidence = [_evidence(*each, tried) for each in zip(problems, modes, clouds)]
+    share = weights_of_clouds(clouds, np.array(penalised), np.array(evidence))
     kept = np.flatnonzero(share)
     known = [weights(wanted[k][0].form, wanted[k][1], told[k]) for k in kept]
     shared = Shared(
@@ -288,6 +320,20 @@ def _left_open(problems: list[_Problem], modes: list[Floats], n_clients: int) ->
     )
     heard = over_roster(np.ones(len(replies.clients), bool), replies.clients, n_clients, False)
     return CommonFit(shared, heard, np.nan, np.nan, True, np.zeros((0, 4)))
+
+
+def _evidence(problem: _Problem, mode: Minimum, cloud: Cloud, tried: Floats) -> float:
+    """Log evidence of a kind by Laplace's approximation, up to what is the same for all kinds.
+
+    Kinds of the same common curve share its weight. Of a parameter that a kind does not have, the
+    whole weight of its prior is left.
+    """
+    n_free, lacks = cloud.draws.shape[1], ~problem.has
+    closed = (int(problem.has.sum()) - n_free) * CLOSED_VOLUME
+    unspent = float((np.log(problem.priors.width[lacks]) + 0.5 * LOG_2PI).sum())
+    alike = (tried[:, [0, 2]] == problem.kind[[0, 2]]).all(axis=1).sum()
+    prior = unspent - float(np.log(alike))
+    return cloud.log_volume + closed + prior - mode.value * problem.n_rows
 
 
 def _clouds(problems: list[_Problem], modes: list[Floats]) -> Server:

@@ -166,8 +166,10 @@ class FgprResult(Result):
             "slope variance": scale * part.slope,
             "own variance": scale * part.own,
             "own lengths": spread * part.own_lengths,
+            "pivot": shared.units.frame[0] + spread * part.pivot,
             "noise variance": scale * part.noise,
             "own smoothness": float(form.own),
+            "common smoothness": float(form.common),
         }
 
     def form(self, settings: FgprSettings) -> Form:

@@ -67,13 +67,15 @@ def _covariance(
     same = ((of_a[:, None] == of_b) & (of_a[:, None] >= 0)).astype(np.float64)
     shared, by_shared = curve(form.common, part.common_lengths, A, B)
     own, by_own = curve(form.own, part.own_lengths, A, B)
+    lean_a, lean_b = part.leaning(A), part.leaning(B)
     pieces = [
         part.common * shared[None],
         part.common * by_shared,
         part.level * same[None],
-        part.slope * (same * (A @ B.T))[None],
+        part.slope * (same * (lean_a @ lean_b.T))[None],
         part.own * (same * own)[None],
         part.own * same * by_own,
+        -part.slope * same * np.array([a[:, None] + b for a, b in zip(lean_a.T, lean_b.T)]),
     ]
     mean = mean_columns(form, A) @ mean_columns(form, B).T
     total = mean + sum(pieces[k][0] for k in (0, 2, 3, 4))

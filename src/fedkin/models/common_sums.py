@@ -145,7 +145,7 @@ def _sums_of(chunk: Pack, form: CommonForm, full: Floats, points: Points, slopes
     kept = (np.arange(chunk.X.shape[1]) < chunk.sizes[:, None]).astype(np.float64)
     both = kept[:, :, None] * kept[:, None, :]
     own, by_own = curve(form.own, part.own_lengths, chunk.X, chunk.X)
-    own = part.own * own * both
+    own, lean = part.own * own * both, part.leaning(chunk.X) * kept[:, :, None]
     inverse, log_det = inverted(site_covariance(part, chunk.X, own, kept), kept)
     Phi, by_feature = features(form, full, points, chunk.X)
     shared, by_shared = curve(form.common, part.common_lengths, chunk.X, chunk.X)
@@ -159,8 +159,9 @@ def _sums_of(chunk: Pack, form: CommonForm, full: Floats, points: Points, slopes
         pairs = zip(by_feature * kept[:, :, None], by_shared * both)
         found += [_by_common_length(site, *pair) for pair in pairs]
         found += [_by_columns(site, part.level, kept[:, :, None])]
-        found += [_by_columns(site, part.slope, chunk.X), _by_matrix(site, own)]
+        found += [_by_columns(site, part.slope, lean), _by_matrix(site, own)]
         found += [_by_matrix(site, part.own * slope * both) for slope in by_own]
+        found += [_by_pivot(site, part.slope, kept, column) for column in np.moveaxis(lean, 2, 0)]
     gram, log_dets, missed = (np.stack(each, axis=1) for each in zip(*found))
     return Sums(gram, log_dets, missed, chunk.sizes.astype(np.float64))
 
@@ -170,7 +171,8 @@ def site_covariance(part: Parameters, X: Floats, own: Floats, kept: Floats) -> F
     both = kept[:, :, None] * kept[:, None, :]
     S = own + part.level * both
     if part.slope > 0:
-        S = S + part.slope * (X @ X.swapaxes(1, 2))
+        lean = part.leaning(X) * kept[:, :, None]
+        S = S + part.slope * (lean @ lean.swapaxes(1, 2))
     return S + np.eye(X.shape[1]) * np.where(kept > 0, part.noise, 1.0)[:, :, None]
 
 
@@ -201,6 +203,20 @@ def _by_columns(site: Site, variance: float, columns: Floats) -> tuple[Floats, F
         variance * _inner(columns, matrix @ columns) for matrix in (site.inverse, site.passed)
     )
     return -variance * (seen.swapaxes(1, 2) @ seen), within, -missed
+
+
+def _by_pivot(
+    site: Site, variance: float, ones: Floats, lean: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """The same for dS = -variance (1 lean' + lean 1'), both (k, w)."""
+    both = np.stack([ones, lean], axis=2)
+    seen = both.swapaxes(1, 2) @ site.solved
+    gram = seen[:, 0, :, None] * seen[:, 1, None, :]
+    within, missed = (
+        -2.0 * variance * np.einsum("ki,kij,kj->k", ones, matrix, lean)
+        for matrix in (site.inverse, site.passed)
+    )
+    return variance * (gram + gram.swapaxes(1, 2)), within, -missed
 
 
 def _by_common_length(
