@@ -49,6 +49,7 @@ MODULES = (
     "mixed_real",
     "mixed_classes",
     "fgpr_curves",
+    "fgpr_held_out",
     "answers",
 )
 

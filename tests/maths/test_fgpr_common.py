@@ -86,7 +86,7 @@ def test_parameters_are_in_the_units_of_the_data(model):
 def test_predictions_are_those_of_the_dense_process(sites, model):
     """Issue: to a thousandth of a standard deviation, at every member of the cloud."""
     data, shared = sites[0], model._result.shared
-    rows = Rows(shared.units.rows(data.X), shared.units.targets(data.y), data.owner)
+    rows = Rows(shared.units.rows(data.X), shared.units.targets(data.y), data.owner, shared.places)
     X = shared.units.rows(GRID)
     means, variances = model._curve("site-3").moments(GRID)
     location, scale = shared.units.target

@@ -96,9 +96,7 @@ def cloud_weights(cloud: Cloud, penalised: Floats) -> Floats:
     return weights_of_clouds([cloud], penalised, np.zeros(1))
 
 
-def weights_of_clouds(
-    clouds: Sequence[Cloud], penalised: Floats, log_evidence: Floats
-) -> Floats:
+def weights_of_clouds(clouds: Sequence[Cloud], penalised: Floats, log_evidence: Floats) -> Floats:
     """The same for the clouds of several models, one below the other, by their evidence (k,)."""
     ends = np.cumsum([len(cloud.points) for cloud in clouds])
     within = [

@@ -3,7 +3,8 @@
     target of site i at x = common(x) + level_i + slope_i' (x - pivot) + own_i(x) + noise,
 
     cov = common variance k(x, x'; common lengths) + vague^2 (1 + x'x) of the common mean
-          + [same site] (level + slope (x - pivot)'(x' - pivot) + own variance k(x, x'; own lengths))
+          + [same site] (level + slope (x - pivot)'(x' - pivot)
+                         + own variance k(x, x'; own lengths))
           + [same row] noise.
 
 The pivot is where sites differ least: curves that begin together and fan out have it at their
@@ -29,7 +30,8 @@ Floats = NDArray[np.float64]
 
 ABSENT = -np.inf
 # "Smoothness" of a cubic spline, along a line only: the integral of a random walk from the centre
-# both ways. It has no length and goes on as straight as it ends, with a growing spread.
+# both ways, with knots at the points that carry it and free beyond them (`inducing.not_carried`).
+# It has no length, and goes on as straight as it ends with a growing spread.
 SPLINE = -1.0
 # Shares of the target's variance that the parts start from.
 START = {"common": 0.5, "level": 0.2, "slope": 0.1, "own": 0.1, "noise": 0.1}
@@ -122,7 +124,7 @@ def curve(smoothness: float, lengths: Floats, A: Floats, B: Floats) -> tuple[Flo
     Shapes (..., a, b) and (d, ..., a, b).
     """
     if smoothness == SPLINE:
-        value = _integrated_walk(A[..., 0], B[..., 0])
+        value = integrated_walk(A[..., 0], B[..., 0])
         return value, np.zeros((1, *value.shape))
     apart = np.array([_squared(A[..., j] / s, B[..., j] / s) for j, s in enumerate(lengths)])
     square = apart.sum(axis=0)
@@ -130,15 +132,7 @@ def curve(smoothness: float, lengths: Floats, A: Floats, B: Floats) -> tuple[Flo
     return value, (value if slope is None else slope) * apart
 
 
-def curve_variance(smoothness: float, X: Floats) -> Floats:
-    """The same of every row (..., d) with itself, (...)."""
-    if smoothness != SPLINE:
-        return np.ones(X.shape[:-1])
-    variance: Floats = np.abs(X[..., 0]) ** 3 / 3.0
-    return variance
-
-
-def _integrated_walk(a: Floats, b: Floats) -> Floats:
+def integrated_walk(a: Floats, b: Floats) -> Floats:
     """Covariance (..., a, b) of integrals of random walks that start at 0 in both directions."""
     far, near = np.abs(a)[..., :, None], np.abs(b)[..., None, :]
     far, near = np.maximum(far, near), np.minimum(far, near)

@@ -2,7 +2,7 @@
 
 With S the covariance of a site's targets around the common curve (level, slopes, own curve, noise),
 Phi the features of its rows (`inducing.py`), y its targets and R = (correlation of the common curve
-within the site) - Phi Phi' the part of it that the points do not carry,
+within the site) - Phi Phi' the part of it that the points do not carry (of a spline nothing),
 
     gram = [Phi y]' inv(S) [Phi y],     log det S,     missed = tr(inv(S) R),
 
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotri
 
 from fedkin.federation import Federation
-from fedkin.models.common_form import CommonForm, Parameters, curve, parameters
+from fedkin.models.common_form import SPLINE, CommonForm, Parameters, curve, parameters
 from fedkin.models.gaussian_process import cholesky
 from fedkin.models.inducing import Points, features
 from fedkin.threads import one_thread
@@ -148,9 +148,11 @@ def _sums_of(chunk: Pack, form: CommonForm, full: Floats, points: Points, slopes
     own, lean = part.own * own * both, part.leaning(chunk.X) * kept[:, :, None]
     inverse, log_det = inverted(site_covariance(part, chunk.X, own, kept), kept)
     Phi, by_feature = features(form, full, points, chunk.X)
-    shared, by_shared = curve(form.common, part.common_lengths, chunk.X, chunk.X)
-    carried = Phi[:, :, : len(points.places)]
-    rest = (shared - carried @ carried.swapaxes(1, 2)) * both
+    rest, by_shared = np.zeros_like(both), np.zeros((1, *both.shape))
+    if form.common != SPLINE:
+        shared, by_shared = curve(form.common, part.common_lengths, chunk.X, chunk.X)
+        carried = Phi[:, :, : len(points.places)]
+        rest = (shared - carried @ carried.swapaxes(1, 2)) * both
     columns = np.concatenate([Phi, chunk.y[:, :, None]], axis=2) * kept[:, :, None]
     solved = inverse @ columns
     found = [(columns.swapaxes(1, 2) @ solved, log_det, _inner(inverse, rest))]
