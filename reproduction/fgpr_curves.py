@@ -295,7 +295,8 @@ STUDIES = (
             "first six to eight tenths of its curve, or none (four fifths of the sites are "
             "fitted); the rest is predicted. Random splits are ones that nothing was settled on; "
             "the ends of curves were looked at before. *worst* is the mean log density at the "
-            "worst site, *worse* the share of sites with a larger error than alone (weak priors)."
+            "worst site, *worse* the share of sites with a larger error than alone (weak priors). Two "
+            "replications only, to stay within minutes of one core."
         ),
         one=one,
         figure=partial(
@@ -304,7 +305,7 @@ STUDIES = (
         promises=promises,
         by=("table", "task", "method"),
         measures=SCORES,
-        full=Size(cells_of(TASKS, METHODS), 5),
+        full=Size(cells_of(TASKS, METHODS), 2),
         quick=Size(cells_of(TASKS, METHODS), 1),
         toy=Size(
             cells_of({"sleepstudy": (4,), "Orange": (ENDS,)}, (DEFAULT, "mixed model, slopes")), 1
@@ -317,7 +318,7 @@ STUDIES = (
         title="FGPR's default on functions of several fidelities",
         protocol=(
             "The computer experiments of Examples 3 to 7, other draws; error at the highest "
-            "fidelity in its standard deviations."
+            "fidelity in its standard deviations. Two draws only, to stay within minutes."
         ),
         one=fidelity,
         figure=partial(
@@ -326,7 +327,7 @@ STUDIES = (
         promises=fidelity_promises,
         by=("function", "method"),
         measures=SCORES[:3],
-        full=Size([{"function": f, "method": m} for f in FUNCTIONS for m in FIDELITY_METHODS], 6),
+        full=Size([{"function": f, "method": m} for f in FUNCTIONS for m in FIDELITY_METHODS], 2),
         quick=Size([{"function": f, "method": m} for f in FUNCTIONS for m in FIDELITY_METHODS], 1),
         toy=Size([{"function": "branin", "method": m} for m in FIDELITY_METHODS[:2]], 1),
     ),

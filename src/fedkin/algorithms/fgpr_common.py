@@ -95,13 +95,13 @@ WAY = Field((), "1 if the site clearly does better alone, -1 with the common cur
 PARAMETERS = Field(
     ("k", "p"), "log variances and lengths of common curve and departures, pivot of these"
 )
-KINDS = Field(("k", 3), "smoothness of common curve and departures, 0 is the RBF; common slopes?")
+KINDS = Field(("k", 3), "smoothness of common curve and departures, 0 is the RBF; common slopes")
 PLACES = Field(("points", "d"), "points on a grid that carry the common curve")
 FRAME = Field((2, "d"), "centre and spread of the features of all sites")
 UNITS = Field((2,), "location and scale of the target of all sites")
 CLOUD = Field(("s", "p"), "log variances and lengths and pivots, a cloud of them")
 CLOUD_WEIGHTS = Field(("s",), "weights of the cloud")
-CLOUD_KINDS = Field(("s", 3), "smoothness of curve and departures, 0 is the RBF; common slopes?")
+CLOUD_KINDS = Field(("s", 3), "smoothness of curve and departures, 0 is the RBF; common slopes")
 MEAN = Field(("s", "f"), "the common curve: expected weights of its features")
 COVARIANCE = Field(("s", "f", "f"), "their covariance")
 PRIOR = Field((1, "q"), "shared log hyper-parameters without a common curve")
@@ -109,11 +109,16 @@ TARGET = Field((4,), "location, scale, variance between sites, variance of a typ
 
 
 class Extent(NamedTuple):
-    """One frame for all sites, and the box of their features in it, (d,) each."""
+    """One frame for all sites, the box of their features in it, (d,) each, and how steep curves are.
+
+    `steep` is the target's spread within sites over that of their features, in the frame: slopes of
+    the common mean are of this size or less.
+    """
 
     units: Units
     low: Floats
     high: Floats
+    steep: float = 1.0
 
 
 class CommonFit(NamedTuple):
@@ -139,7 +144,11 @@ def extent_of(replies: Replies) -> Extent | None:
     frame = _pooled(share, replies["centre"][known], replies["spread"][known])
     units = Units(frame, target[:, 0])
     low, high = (units.rows(replies[name][known]) for name in ("low", "high"))
-    return Extent(units, low.min(axis=0), high.max(axis=0))
+    rise, run = (
+        float(np.sqrt((share @ spread[known] ** 2 / whole**2).mean()))
+        for spread, whole in ((deviation[:, None], target[1]), (replies["spread"], frame[1]))
+    )
+    return Extent(units, low.min(axis=0), high.max(axis=0), min(rise / run, 1.0))
 
 
 def _pooled(share: Floats, mean: Floats, spread: Floats) -> Floats:
@@ -155,7 +164,7 @@ def find_common(extent: Extent, n_clients: int, settings: FgprSettings) -> Serve
     """The common curve of all sites with what is left open of it."""
     place = min(len(extent.low), len(POINTS)) - 1
     n_points = settings.n_points or POINTS[place]
-    problems = [_Problem(kind, extent, n_points) for kind in _kinds(settings, len(extent.low))]
+    problems = [_Problem(kind, extent, n_points) for kind in _kinds(settings, extent)]
     starts = [start_of(problem.form, 1.0) for problem in problems]
     ends = yield from _side_by_side(problems, starts, settings)
     best = _best(ends)
@@ -195,19 +204,19 @@ def _not_far_behind(
 
 def _other_kinds(best: Floats, n_features: int) -> Floats:
     """Kinds that differ from the best one by their common curve: a level mean; a spline."""
-    splines = [(SPLINE, best[1], 1.0)] if n_features == 1 else []
+    splines = [(SPLINE, best[1], best[2])] if n_features == 1 else []
     return np.array([(best[0], best[1], 0.0), *splines])
 
 
-def _kinds(settings: FgprSettings, n_features: int) -> Floats:
+def _kinds(settings: FgprSettings, extent: Extent) -> Floats:
     """Smoothness of departures that is tried: that of the kernel given, or several."""
     own: tuple[float, ...] = OWN_SMOOTHNESS
     if settings.kernel is not None:
-        fast = kernel_form(settings.kernel, n_features).fast
+        fast = kernel_form(settings.kernel, len(extent.low)).fast
         assert fast is not None
         own = (RBF_TRAVELS if np.isinf(fast.smoothness) else fast.smoothness,)
-    common = COMMON_SMOOTHNESS.get(n_features, RBF_TRAVELS)
-    return np.array([(common, nu, 1.0) for nu in own])
+    common = COMMON_SMOOTHNESS.get(len(extent.low), RBF_TRAVELS)
+    return np.array([(common, nu, extent.steep) for nu in own])
 
 
 class _Problem:
