@@ -295,8 +295,8 @@ STUDIES = (
             "first six to eight tenths of its curve, or none (four fifths of the sites are "
             "fitted); the rest is predicted. Random splits are ones that nothing was settled on; "
             "the ends of curves were looked at before. *worst* is the mean log density at the "
-            "worst site, *worse* the share of sites with a larger error than alone (weak priors). Two "
-            "replications only, to stay within minutes of one core."
+            "worst site, *worse* the share of sites with a larger error than alone (weak "
+            "priors). Two replications only, to stay within minutes of one core."
         ),
         one=one,
         figure=partial(

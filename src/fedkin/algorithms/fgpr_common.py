@@ -109,7 +109,7 @@ TARGET = Field((4,), "location, scale, variance between sites, variance of a typ
 
 
 class Extent(NamedTuple):
-    """One frame for all sites, the box of their features in it, (d,) each, and how steep curves are.
+    """One frame for all sites, the box of their features in it, (d,) each, and a steepness.
 
     `steep` is the target's spread within sites over that of their features, in the frame: slopes of
     the common mean are of this size or less.
