@@ -164,14 +164,16 @@ def find_common(extent: Extent, n_clients: int, settings: FgprSettings) -> Serve
     """The common curve of all sites with what is left open of it."""
     place = min(len(extent.low), len(POINTS)) - 1
     n_points = settings.n_points or POINTS[place]
-    problems = [_Problem(kind, extent, n_points) for kind in _kinds(settings, extent)]
-    starts = [start_of(problem.form, 1.0) for problem in problems]
-    ends = yield from _side_by_side(problems, starts, settings)
+    first, *own = [_Problem(kind, extent, n_points) for kind in _kinds(settings, extent)]
+    problems = [first]
+    ends = yield from _side_by_side(problems, [start_of(first.form, 1.0)], settings)
+    ends += yield from _side_by_side(own, [ends[0].point] * len(own), settings)
+    problems += own
     best = _best(ends)
     kinds = _other_kinds(problems[best].kind, len(extent.low))
-    more = [_Problem(kind, extent, n_points) for kind in kinds]
-    others = yield from _side_by_side(more, [ends[best].point] * len(more), settings)
-    problems, ends = [*problems, *more], [*ends, *others]
+    others = [_Problem(kind, extent, n_points) for kind in kinds]
+    ends += yield from _side_by_side(others, [ends[best].point] * len(others), settings)
+    problems += others
     tried = np.array([(*p.kind, e.value) for p, e in zip(problems, ends)])
     enough = bool(settings.n_points) or max(p.missed for p in problems) <= MOST_MISSED
     problems, ends = _not_far_behind(problems, ends, not enough)

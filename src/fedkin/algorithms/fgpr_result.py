@@ -10,7 +10,7 @@ import numpy as np
 from fedkin.algorithms.fgpr_common import MUCH_MISSED, CommonFit
 from fedkin.algorithms.fgpr_settings import FgprSettings
 from fedkin.arrays import Array, Bools, Floats, Indices
-from fedkin.models.common_form import parameters
+from fedkin.models.common_form import SPLINE, parameters
 from fedkin.models.common_site import Shared, Units
 from fedkin.models.common_site import form_of as common_form
 from fedkin.models.kernels import Form, default_spec, form_of
@@ -25,6 +25,8 @@ NOTHING_LEARNT = (
     "Nothing was learnt: no site has two rows whose targets differ, so hyper-parameters are where "
     "the search began (or where weak priors put them) and predictions are not to be relied on."
 )
+# What a common curve may be called.
+CURVES = {SPLINE: "spline", np.inf: "RBF"}
 SENT = {
     "exact": "In every round each site sent value and gradient of its log likelihood.",
     "sgd": "In every round each site sent the hyper-parameters its own steps led to.",
@@ -161,7 +163,7 @@ class FgprResult(Result):
         spread = shared.units.frame[1]
         return {
             "common variance": scale * part.common,
-            "common lengths": spread * part.common_lengths,
+            "common lengths": np.where(form.common == SPLINE, np.nan, spread * part.common_lengths),
             "level variance": scale * part.level,
             "slope variance": scale * part.slope,
             "own variance": scale * part.own,
@@ -169,7 +171,7 @@ class FgprResult(Result):
             "pivot": shared.units.frame[0] + spread * part.pivot,
             "noise variance": scale * part.noise,
             "own smoothness": float(form.own),
-            "common smoothness": float(form.common),
+            "common curve": CURVES.get(form.common, f"Matern-{form.common:g}"),
         }
 
     def form(self, settings: FgprSettings) -> Form:
