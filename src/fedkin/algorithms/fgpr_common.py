@@ -56,6 +56,8 @@ COMMON_SMOOTHNESS = {1: 2.5}
 VARIANCE_BOUNDS = (1e-8, 1e2)
 LENGTH_BOUNDS = (0.05, 100.0)
 PIVOT_BOUNDS = (-10.0, 10.0)
+# The search counts the pivot in this unit, as rows tell it more sharply than logarithms.
+PIVOT_UNIT = 0.2
 # Points that carry the common curve: along a line, in a plane, in more dimensions; at first and
 # when these carry too little.
 POINTS = (20, 50, 80)
@@ -234,20 +236,30 @@ class _Problem:
         is_pivot = np.array([name == "pivot" for name in self.form.names])
         bounds = np.where(is_length[:, None], np.log(LENGTH_BOUNDS), np.log(VARIANCE_BOUNDS))
         self.lower, self.upper = np.where(is_pivot[:, None], PIVOT_BOUNDS, bounds).T
+        self.unit = np.where(is_pivot, PIVOT_UNIT, 1.0)
         self.has = np.ones(len(self.form.names), dtype=bool)
         if self.form.common == SPLINE:
             self.has[1] = False
             self.lower[1] = self.upper[1] = self.priors.centre[1]
         self.n_rows, self.missed = 1.0, 0.0
 
-    def evaluate(self, theta: Floats) -> Generator[Any, Any, Seen]:
-        """What the sites' sums say at a point, which is asked for."""
+    def search(self, start: Floats, settings: FgprSettings) -> Generator[Any, Any, Minimum]:
+        """The program that finds the best parameters from some."""
+        limits = self.lower / self.unit, self.upper / self.unit
+        end: Minimum = yield from minimise_by_replay(
+            self.evaluate, start / self.unit, *limits, settings.tol, settings.max_rounds
+        )
+        return end._replace(point=end.point * self.unit, path=end.path * self.unit)
+
+    def evaluate(self, point: Floats) -> Generator[Any, Any, Seen]:
+        """What the sites' sums say at a point in the search's units, which is asked for."""
         told: Sums
+        theta = point * self.unit
         told, who = yield theta
         value, gradient = self.at(theta, told)
         self.n_rows = max(float(told.rows.sum()), 1.0)
         self.missed = share_missed(self.form, theta, told)
-        return Seen(value / self.n_rows, gradient / self.n_rows, who)
+        return Seen(value / self.n_rows, self.unit * gradient / self.n_rows, who)
 
     def at(self, theta: Floats, told: Sums) -> tuple[float, Floats]:
         """Penalised negative bound and its gradient."""
@@ -273,10 +285,7 @@ def _side_by_side(
     problems: list[_Problem], starts: list[Floats], settings: FgprSettings
 ) -> Generator[Ask, Replies, list[Minimum]]:
     """Several searches at once: what they want to know next is one round."""
-    searches: list[Any] = [
-        minimise_by_replay(p.evaluate, start, p.lower, p.upper, settings.tol, settings.max_rounds)
-        for p, start in zip(problems, starts)
-    ]
+    searches: list[Any] = [p.search(start, settings) for p, start in zip(problems, starts)]
     ends: list[Minimum | None] = [None] * len(searches)
     wanted = {k: next(search) for k, search in enumerate(searches)}
     while wanted:
