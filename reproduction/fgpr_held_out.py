@@ -77,8 +77,8 @@ STUDIES = (
             "Tables that were named before they were looked at. Every site has a few rows, the "
             "first six to eight tenths of its curve, or none (four fifths of the sites are "
             "fitted); the rest is predicted. *worst* is the mean log density at the worst site, "
-            "*worse* the share of sites with a larger error than alone (weak priors). Two "
-            "replications only, to stay within minutes of one core."
+            "*worse* the share of sites with a larger error than alone (weak priors). One "
+            "replication only, to stay within minutes of one core."
         ),
         one=one,
         figure=partial(
@@ -87,7 +87,7 @@ STUDIES = (
         promises=promises,
         by=("table", "task", "method"),
         measures=SCORES,
-        full=Size(cells_of(TASKS, METHODS), 2),
+        full=Size(cells_of(TASKS, METHODS), 1),
         quick=Size(cells_of(TASKS, METHODS), 1),
         toy=Size(cells_of({"Sitka": (2,)}, (DEFAULT, "mixed model, slopes")), 1),
     ),

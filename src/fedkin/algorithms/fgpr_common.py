@@ -16,13 +16,20 @@ points on a grid, so that sites tell of it by sums over their rows (`models/comm
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedkin.algorithms.fgpr_common_search import (
+    Extent,
+    Problem,
+    ask,
+    side_by_side,
+    sums_of,
+)
 from fedkin.algorithms.fgpr_settings import FgprSettings
-from fedkin.algorithms.minimise import Minimum, Seen, minimise_by_replay
+from fedkin.algorithms.minimise import Minimum
 from fedkin.arrays import Bools, Floats
 from fedkin.models.common_cloud import (
     CLOSED_VOLUME,
@@ -33,13 +40,11 @@ from fedkin.models.common_cloud import (
     open_parameters,
     weights_of_clouds,
 )
-from fedkin.models.common_curve import negative_bound, negative_bound_value, share_missed, weights
+from fedkin.models.common_curve import negative_bound_value, weights
 from fedkin.models.common_form import SPLINE, start_of
-from fedkin.models.common_site import RBF_TRAVELS, Shared, Units, form_of
-from fedkin.models.common_sums import Sums, wholes
+from fedkin.models.common_site import RBF_TRAVELS, Shared, Units
 from fedkin.models.gaussian_process import LOG_2PI
-from fedkin.models.gp_priors import penalty, weak_priors
-from fedkin.models.inducing import grid
+from fedkin.models.gp_priors import penalty
 from fedkin.models.kernels import form_of as kernel_form
 from fedkin.protocol import Ask, Field, Replies, over_roster
 from fedkin.ties import RELATIVE, first_least
@@ -51,13 +56,6 @@ OWN_SMOOTHNESS = (RBF_TRAVELS, 2.5, 1.5)
 # That of the common curve: along a line, where it is continued, Matern-5/2, as an RBF would be sure
 # how it goes on (and 3/2 needs more points); else the RBF, which fewest points carry.
 COMMON_SMOOTHNESS = {1: 2.5}
-# Bounds of variances, in those of all targets, of lengths, in spreads of the features, and of
-# the pivot of departures, in spreads from the centre.
-VARIANCE_BOUNDS = (1e-8, 1e2)
-LENGTH_BOUNDS = (0.05, 100.0)
-PIVOT_BOUNDS = (-10.0, 10.0)
-# The search counts the pivot in this unit, as rows tell it more sharply than logarithms.
-PIVOT_UNIT = 0.2
 # Points that carry the common curve: along a line, in a plane, in more dimensions; at first and
 # when these carry too little.
 POINTS = (20, 50, 80)
@@ -110,19 +108,6 @@ PRIOR = Field((1, "q"), "shared log hyper-parameters without a common curve")
 TARGET = Field((4,), "location, scale, variance between sites, variance of a typical target")
 
 
-class Extent(NamedTuple):
-    """One frame for all sites, the box of their features in it, (d,) each, and a steepness.
-
-    `steep` is the target's spread within sites over that of their features, in the frame: slopes of
-    the common mean are of this size or less.
-    """
-
-    units: Units
-    low: Floats
-    high: Floats
-    steep: float = 1.0
-
-
 class CommonFit(NamedTuple):
     """The common curve, who is behind it (m,), and how the search for it ended."""
 
@@ -166,22 +151,22 @@ def find_common(extent: Extent, n_clients: int, settings: FgprSettings) -> Serve
     """The common curve of all sites with what is left open of it."""
     place = min(len(extent.low), len(POINTS)) - 1
     n_points = settings.n_points or POINTS[place]
-    first, *own = [_Problem(kind, extent, n_points) for kind in _kinds(settings, extent)]
+    first, *own = [Problem(kind, extent, n_points) for kind in _kinds(settings, extent)]
     problems = [first]
-    ends = yield from _side_by_side(problems, [start_of(first.form, 1.0)], settings)
-    ends += yield from _side_by_side(own, [ends[0].point] * len(own), settings)
+    ends = yield from side_by_side(problems, [start_of(first.form, 1.0)], settings)
+    ends += yield from side_by_side(own, [ends[0].point] * len(own), settings)
     problems += own
     best = _best(ends)
     kinds = _other_kinds(problems[best].kind, len(extent.low))
-    others = [_Problem(kind, extent, n_points) for kind in kinds]
-    ends += yield from _side_by_side(others, [ends[best].point] * len(others), settings)
+    others = [Problem(kind, extent, n_points) for kind in kinds]
+    ends += yield from side_by_side(others, [ends[best].point] * len(others), settings)
     problems += others
     tried = np.array([(*p.kind, e.value) for p, e in zip(problems, ends)])
     enough = bool(settings.n_points) or max(p.missed for p in problems) <= MOST_MISSED
     problems, ends = _not_far_behind(problems, ends, not enough)
     if not enough:
-        problems = [_Problem(problem.kind, extent, MORE_POINTS[place]) for problem in problems]
-        ends = yield from _side_by_side(problems, [end.point for end in ends], settings)
+        problems = [Problem(problem.kind, extent, MORE_POINTS[place]) for problem in problems]
+        ends = yield from side_by_side(problems, [end.point for end in ends], settings)
         problems, ends = _not_far_behind(problems, ends)
     best = _best(ends)
     fit: CommonFit = yield from _left_open(problems, ends, tried, n_clients)
@@ -196,8 +181,8 @@ def _best(ends: list[Minimum]) -> int:
 
 
 def _not_far_behind(
-    problems: list[_Problem], ends: list[Minimum], more_points: bool = False
-) -> tuple[list[_Problem], list[Minimum]]:
+    problems: list[Problem], ends: list[Minimum], more_points: bool = False
+) -> tuple[list[Problem], list[Minimum]]:
     """Those whose penalised bound is not far below the best, or with more points might not be."""
     values = np.array([end.value for end in ends])
     hoped = values - [p.missed for p in problems] if more_points else values
@@ -223,104 +208,17 @@ def _kinds(settings: FgprSettings, extent: Extent) -> Floats:
     return np.array([(common, nu, extent.steep) for nu in own])
 
 
-class _Problem:
-    """Penalised bound per row of one kind, at points on a grid."""
-
-    def __init__(self, kind: Floats, extent: Extent, n_points: int) -> None:
-        d = len(extent.low)
-        self.kind, self.extent = kind, extent
-        self.form = form_of(kind, d)
-        self.places = grid(extent.low, extent.high, n_points)
-        self.priors = weak_priors(self.form.names, 1.0, np.ones(d))
-        is_length = np.array(["length" in name for name in self.form.names])
-        is_pivot = np.array([name == "pivot" for name in self.form.names])
-        bounds = np.where(is_length[:, None], np.log(LENGTH_BOUNDS), np.log(VARIANCE_BOUNDS))
-        self.lower, self.upper = np.where(is_pivot[:, None], PIVOT_BOUNDS, bounds).T
-        self.unit = np.where(is_pivot, PIVOT_UNIT, 1.0)
-        self.has = np.ones(len(self.form.names), dtype=bool)
-        if self.form.common == SPLINE:
-            self.has[1] = False
-            self.lower[1] = self.upper[1] = self.priors.centre[1]
-        self.n_rows, self.missed = 1.0, 0.0
-
-    def search(self, start: Floats, settings: FgprSettings) -> Generator[Any, Any, Minimum]:
-        """The program that finds the best parameters from some."""
-        limits = self.lower / self.unit, self.upper / self.unit
-        end: Minimum = yield from minimise_by_replay(
-            self.evaluate, start / self.unit, *limits, settings.tol, settings.max_rounds
-        )
-        return end._replace(point=end.point * self.unit, path=end.path * self.unit)
-
-    def evaluate(self, point: Floats) -> Generator[Any, Any, Seen]:
-        """What the sites' sums say at a point in the search's units, which is asked for."""
-        told: Sums
-        theta = point * self.unit
-        told, who = yield theta
-        value, gradient = self.at(theta, told)
-        self.n_rows = max(float(told.rows.sum()), 1.0)
-        self.missed = share_missed(self.form, theta, told)
-        return Seen(value / self.n_rows, self.unit * gradient / self.n_rows, who)
-
-    def at(self, theta: Floats, told: Sums) -> tuple[float, Floats]:
-        """Penalised negative bound and its gradient."""
-        value, gradient = negative_bound(self.form, theta, told)
-        more, slope = penalty(self.priors, theta)
-        return value + float(more), gradient + slope
-
-
-def ask(step: str, wanted: list[tuple[_Problem, Floats]], note: str) -> Ask:
-    """For sums at several parameters of several kinds, on the same points."""
-    first = wanted[0][0]
-    common = {
-        "theta": np.array([theta for _, theta in wanted]),
-        "kinds": np.array([problem.kind for problem, _ in wanted]),
-        "places": first.places,
-        "frame": first.extent.units.frame,
-        "units": first.extent.units.target,
-    }
-    return Ask(step, common, note=note)
-
-
-def _side_by_side(
-    problems: list[_Problem], starts: list[Floats], settings: FgprSettings
-) -> Generator[Ask, Replies, list[Minimum]]:
-    """Several searches at once: what they want to know next is one round."""
-    searches: list[Any] = [p.search(start, settings) for p, start in zip(problems, starts)]
-    ends: list[Minimum | None] = [None] * len(searches)
-    wanted = {k: next(search) for k, search in enumerate(searches)}
-    while wanted:
-        active = list(wanted)
-        pairs = [(problems[k], wanted[k]) for k in active]
-        replies = yield ask("slopes", pairs, "common curve")
-        told = list(_sums_of(replies, problems[0]))
-        for k, sums in zip(active, told):
-            try:
-                wanted[k] = searches[k].send((sums, replies.clients.tobytes()))
-            except StopIteration as stop:
-                ends[k] = stop.value
-                del wanted[k]
-    return [end for end in ends if end is not None]
-
-
-def _sums_of(replies: Replies, problem: _Problem) -> Iterator[Sums]:
-    """One after another, the sums at each of the parameters that were asked for."""
-    width = len(problem.places) + problem.form.n_mean + 1
-    for k in range(replies["gram"].shape[1]):
-        gram = wholes(replies["gram"][:, k], width)
-        yield Sums(gram, replies["log_det"][:, k], replies["missed"][:, k], replies["rows"])
-
-
 # ------------------------------------------------------------------ what is left open
 
 
 def _left_open(
-    problems: list[_Problem], modes: list[Minimum], tried: Floats, n_clients: int
+    problems: list[Problem], modes: list[Minimum], tried: Floats, n_clients: int
 ) -> Server:
     """The common curve under clouds of parameters around the modes, and who is behind it."""
     clouds = yield from _clouds(problems, [mode.point for mode in modes])
     wanted = [(p, theta) for p, cloud in zip(problems, clouds) for theta in cloud.points]
     replies = yield ask("totals", wanted, "what is left open")
-    told = list(_sums_of(replies, problems[0]))
+    told = list(sums_of(replies, problems[0]))
     penalised = [
         negative_bound_value(p.form, theta, sums) + float(penalty(p.priors, theta)[0])
         for (p, theta), sums in zip(wanted, told)
@@ -342,7 +240,7 @@ def _left_open(
     return CommonFit(shared, heard, np.nan, np.nan, True, np.zeros((0, 4)))
 
 
-def _evidence(problem: _Problem, mode: Minimum, cloud: Cloud, tried: Floats) -> float:
+def _evidence(problem: Problem, mode: Minimum, cloud: Cloud, tried: Floats) -> float:
     """Log evidence of a kind by Laplace's approximation, up to what is the same for all kinds.
 
     Kinds of the same common curve share its weight. Of a parameter that a kind does not have, the
@@ -356,7 +254,7 @@ def _evidence(problem: _Problem, mode: Minimum, cloud: Cloud, tried: Floats) -> 
     return cloud.log_volume + closed + prior - mode.value * problem.n_rows
 
 
-def _clouds(problems: list[_Problem], modes: list[Floats]) -> Server:
+def _clouds(problems: list[Problem], modes: list[Floats]) -> Server:
     """Parameters around the mode of every kind, in one round."""
     free = [open_parameters(mode, p.lower, p.upper) for p, mode in zip(problems, modes)]
     around = [neighbours(mode, open_) for mode, open_ in zip(modes, free)]
@@ -364,7 +262,7 @@ def _clouds(problems: list[_Problem], modes: list[Floats]) -> Server:
     gradients: list[Floats] = []
     if wanted:
         replies = yield ask("slopes", wanted, "curvature")
-        told = _sums_of(replies, problems[0])
+        told = sums_of(replies, problems[0])
         gradients = [p.at(theta, sums)[1] for (p, theta), sums in zip(wanted, told)]
     n_points = max(LEAST_CLOUD, CLOUD_SIZE // len(problems))
     clouds, begin = [], 0
