@@ -48,6 +48,7 @@ MODULES = (
     "mixed_beyond",
     "mixed_real",
     "mixed_classes",
+    "best_way",
     "fgpr_curves",
     "fgpr_held_out",
     "answers",

@@ -22,6 +22,21 @@ N_BINS = 15
 # With the amount of pulling chosen by cross-validation, 20 rows a person and all: error, log loss.
 EXPECTED: dict[int | str, tuple[float, float]] = {20: (0.087, 0.282), "all": (0.028, 0.085)}
 CALIBRATED = 0.03
+# Where "at most the best other" is no promise, and why.
+_LEVEL = (
+    "level with the softmax regression pulled by cross-validation, within a standard error of the "
+    "paired difference over the five splits"
+)
+_BEHIND = (
+    "with 20 rows of ten classes a site the softmax regression pulled by cross-validation is ahead "
+    "on all five splits or nearly so; why is not known"
+)
+WITHDRAWN: dict[tuple[str, int | str, str], str] = {
+    ("activities", "all", "error"): _LEVEL,
+    ("pen digits", "all", "log loss"): _LEVEL,
+    ("pen digits", 20, "error"): _BEHIND,
+    ("pen digits", 20, "log loss"): _BEHIND,
+}
 
 
 def classes(seed: int, table: str, rows: int | str, sites: int | None) -> list[dict[str, Any]]:
@@ -186,7 +201,8 @@ def promises(results: Results) -> list[Promise]:
                 ours = run.estimate(measure, method=OURS).mean
                 best = np.min([run.estimate(measure, method=peer).mean for peer in PEERS])
                 what = f"{words}: {measure} over that of the best other"
-                found.append(Promise(what, ours / best, most=1.0))
+                said = WITHDRAWN.get((table, rows, measure), "")
+                found.append(Promise(what, ours / best, most=1.0, withdrawn=said))
             gap = run.estimate("calibration error", method=OURS).mean
             found.append(Promise(f"{words}: expected calibration error", gap, most=CALIBRATED))
             if table == "activities":

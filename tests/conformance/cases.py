@@ -153,15 +153,15 @@ def _penalised_softmax(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
 
     With equal departures U of m sites, |B|^2 r / 2 + m |U|^2 k / 2 for B + U = W is least where B
     is m k / (m k + r) of W: a ridge of r m k / (m k + r) on W. Of the ridges that are tried,
-    rows left out choose the middle one here.
+    rows left out choose the middle one for copies, and the strongest for one site of 27 rows.
     """
     from scipy.optimize import minimize
 
     n_copies = int((X[0] == X).all(axis=1).sum())
     design = np.column_stack([(X - X.mean(axis=0)) / X.std(axis=0), np.ones(len(X))])
     hot, away = np.eye(3)[y.astype(int)], n_copies * np.exp(10.0)
-    middle = np.exp(-TOGETHER_LOGS[1])
-    ridge = np.tile([middle, middle, middle, 0.01], (3, 1))
+    chosen = np.exp(-TOGETHER_LOGS[1 if n_copies > 1 else 0])
+    ridge = np.tile([chosen, chosen, chosen, 0.01], (3, 1))
     both = ridge * away / (away + ridge)
 
     def objective(flat):

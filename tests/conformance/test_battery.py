@@ -95,8 +95,6 @@ def test_identical_clients_equal_pooled(case):
 
 @every_algorithm
 def test_one_client_is_enough(case):
-    if case.algorithm.name == "softmax_mixed":
-        pytest.xfail("the oracle knows one ridge; with one site another may be chosen: open")
     data = case.federation(1)
     found = InProcess().run(case.algorithm, case.chosen_for_pooled(), data, 0).result
     for name, expected in case.pooled(data.X, data.y).items():

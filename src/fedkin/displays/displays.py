@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -19,7 +20,7 @@ def _colour(group: Any) -> str:
     return COLOURS[-1] if group is None or group < 0 else COLOURS[int(group) % len(COLOURS)]
 
 
-class Display:
+class Display(ABC):
     """A picture of a fit and its numbers.
 
     Attributes
@@ -40,8 +41,9 @@ class Display:
         self.spec = spec
 
     @classmethod
+    @abstractmethod
     def _maker(cls, model: Any) -> dict[str, Any] | None:
-        raise NotImplementedError
+        """What is drawn of a fitted model; None where it has no such picture."""
 
     @classmethod
     def from_estimator(cls, estimator: Any, *, ax: Any = None, **options: Any) -> Self:
@@ -69,8 +71,9 @@ class Display:
         self.ax_.set_title(self.spec["title"], fontsize="medium")
         return self
 
+    @abstractmethod
     def _draw(self, ax: Any) -> None:
-        raise NotImplementedError
+        """Draw on the axes."""
 
 
 class _Dots(Display):
@@ -100,6 +103,11 @@ class BenefitDisplay(_Dots):
     """
 
     _what = "benefit"
+
+    @classmethod
+    def _maker(cls, model: Any) -> dict[str, Any] | None:
+        """Nothing: a fit says nothing of rows left out."""
+        return None
 
     @classmethod
     def from_benefit(cls, found: Any, *, ax: Any = None) -> Self:

@@ -7,6 +7,7 @@ which led to it; it goes back a round, computes the same bits, and then answers 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,7 +29,7 @@ class Question:
     acknowledged: int
 
 
-class SiteLink:
+class SiteLink(ABC):
     """Asks sites that keep their own memory; a subclass says how (`put`)."""
 
     gated = False
@@ -42,9 +43,9 @@ class SiteLink:
         self._asked = Ask("")
         self._counted: dict[int, Question] = {}
 
+    @abstractmethod
     def put(self, questions: Mapping[int, Question]) -> tuple[Sequence[Batch], Faults]:
         """Put everyone's question, by position; what came back, and who failed and why."""
-        raise NotImplementedError
 
     def exchange(self, number: int, ask: Ask, asked: Indices) -> tuple[Sequence[Batch], Faults]:
         """Ask everybody; who lost a memory is helped to it and asked again."""

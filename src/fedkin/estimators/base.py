@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import wraps
@@ -99,7 +100,7 @@ def _can_be_compared(estimator: Any) -> bool:
     return hasattr(estimator, "predict")
 
 
-class FederatedEstimator(BaseEstimator):
+class FederatedEstimator(BaseEstimator, ABC):
     """Common ground of the estimators.
 
     A subclass names its `_algorithm`, and where it is not the whole class of settings: `_settings`
@@ -262,9 +263,9 @@ class FederatedEstimator(BaseEstimator):
             return places
         return {name: place for name, place in places.items() if name not in self._elsewhere}
 
+    @abstractmethod
     def _read(self, run: Run) -> None:
         """Fitted attributes from the result and, in process, from the sites' memories."""
-        raise NotImplementedError
 
     def _warn_of_the_missing(self) -> None:
         """Nobody is left out in silence."""

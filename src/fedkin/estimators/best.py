@@ -227,6 +227,9 @@ class Best(FederatedEstimator):
         weights[places] = common_weights(left.by_row["log"], data.owner)
         return weights
 
+    def _read(self, run: Any) -> None:
+        """Nothing: candidates read their runs, there is none besides."""
+
     def _row_scores(self, model, test, train):
         return row_scores(model, test, train)
 

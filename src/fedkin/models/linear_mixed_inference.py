@@ -199,7 +199,7 @@ def wald_of(
 
 
 def differences(function: Callable[[Floats], Floats], at: Floats) -> Floats:
-    """Derivatives of a vector (k,) in every number, by central differences, (k, p)."""
+    """Derivatives of an array in every number, by central differences; numbers last."""
     columns = []
     for j in range(len(at)):
         move = np.zeros(len(at))

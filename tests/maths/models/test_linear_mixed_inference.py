@@ -318,6 +318,36 @@ def test_prediction_errors_are_the_dense_ones_at_known_and_new_sites():
     np.testing.assert_allclose(got.variance, got.error + found.sigma**2)
 
 
+def test_means_move_with_the_variances_as_dense_ones_do():
+    X, y, groups = simulated(8, n_clients=9)
+    random = [2, 0]
+    found = linear_mixed_fit.fit(statistics_of(X, y, groups), np.array(random))
+    rows = with_intercept(np.random.default_rng(0).normal(size=(3, 2)))
+    names = federation(X[:, :-1], y, groups).names
+
+    def means(numbers):
+        outside = found.prepared.spread @ found.shape.factor(numbers[:-1])
+        variance = (np.exp(numbers[-1]) * found.prepared.scale) ** 2
+        V = variance * outside @ outside.T
+        inverse = np.linalg.inv(marginal_covariance(X[:, random], groups, V, variance))
+        coef = np.linalg.solve(X.T @ inverse @ X, X.T @ inverse @ y)
+        own = V @ X[groups == names[4]][:, random].T
+        left = (inverse @ (y - X @ coef))[groups == names[4]]
+        return rows @ coef + rows[:, random] @ own @ left
+
+    numbers, step = numbers_of(found), 1e-5
+    moves = np.stack(
+        [(means(numbers + e) - means(numbers - e)) / (2 * step) for e in step * np.eye(4)], axis=1
+    )
+    uncertainty = numbers_covariance(found)
+    expected = np.einsum("ni,ij,nj->n", moves, uncertainty, moves)
+    got = predict(found, rows, np.array([4, 4, 4]))
+    np.testing.assert_allclose(got.moved, expected, rtol=1e-4)
+    plain = got.mean[:, None] + np.sqrt(got.variance)[:, None] * [-1.0, 1.0]
+    wider = intervals(got, 0.6827)
+    assert (wider[:, 0] < plain[:, 0]).all() and (wider[:, 1] > plain[:, 1]).all()
+
+
 @pytest.mark.parametrize("n_sites", [10, 50])
 def test_new_outcomes_at_known_and_new_sites_are_covered_as_often_as_said(n_sites):
     rng = np.random.default_rng(n_sites)
