@@ -26,14 +26,12 @@ from reproduction.study import Promise, Results, Size, Study
 
 # Package, table, time, target and what makes a site.
 TABLES: dict[str, tuple[str, str, str, str, tuple[str, ...]]] = {
-    "Spruce": ("nlme", "Spruce", "days", "logSize", ("Tree",)),
     "Glucose2": ("nlme", "Glucose2", "Time", "glucose", ("Subject", "Date")),
-    "Milk": ("nlme", "Milk", "Time", "protein", ("Cow",)),
     "dietox": ("geepack", "dietox", "Time", "Weight", ("Pig",)),
     "Sitka": ("MASS", "Sitka", "Time", "size", ("tree",)),
     "Fatigue": ("nlme", "Fatigue", "cycles", "relLength", ("Path",)),
 }
-FEW = {"Spruce": 4, "Glucose2": 3, "Milk": 4, "dietox": 3, "Sitka": 2, "Fatigue": 4}
+FEW = {"Glucose2": 3, "dietox": 3, "Sitka": 2, "Fatigue": 4}
 TASKS: dict[str, tuple[Any, ...]] = {table: (few, ENDS, NEW) for table, few in FEW.items()}
 # Share of sites that may have a larger error than alone: chance alone makes some.
 WORSE = 0.4
