@@ -52,6 +52,7 @@ MODULES = (
     "mixed_classes",
     "best_way",
     "fgpr_curves",
+    "fgpr_held_out",
     "answers",
     "liars",
     "intervals",

@@ -83,10 +83,25 @@ def test_parameters_are_in_the_units_of_the_data(model):
     assert found["common lengths"].shape == (1,) and found["own smoothness"] in (np.inf, 2.5, 1.5)
 
 
+def test_sites_that_begin_together_and_fan_out_are_known_to():
+    """Level and slope are one, seen from the middle; a new site is known best where all begin."""
+    rng = np.random.default_rng(5)
+    clients = {}
+    for k in range(16):
+        x = np.sort(rng.uniform(0.0, 10.0, 6))
+        y = 40.0 + (6.0 + 2.0 * rng.normal()) * x + 0.5 * rng.normal(size=6)
+        clients[f"site-{k}"] = (x[:, None], y)
+    model = FGPR(common=True).fit(Federation.from_clients(clients))
+    assert model.common_parameters_["pivot"][0] == pytest.approx(0.0, abs=1.0)
+    std = model.predict(np.array([[0.0], [5.0], [10.0]]), "new", return_std=True)[1]
+    np.testing.assert_allclose(std[1:], [10.0, 20.0], rtol=0.35)
+    assert std[0] < 0.25 * std[1]
+
+
 def test_predictions_are_those_of_the_dense_process(sites, model):
     """Issue: to a thousandth of a standard deviation, at every member of the cloud."""
     data, shared = sites[0], model._result.shared
-    rows = Rows(shared.units.rows(data.X), shared.units.targets(data.y), data.owner)
+    rows = Rows(shared.units.rows(data.X), shared.units.targets(data.y), data.owner, shared.places)
     X = shared.units.rows(GRID)
     means, variances = model._curve("site-3").moments(GRID)
     location, scale = shared.units.target
@@ -218,5 +233,8 @@ def test_the_frame_is_that_of_all_rows():
     np.testing.assert_allclose(extent.units.target, [np.hstack(y).mean(), np.hstack(y).std()])
     framed = extent.units.rows(every)
     np.testing.assert_allclose([extent.low, extent.high], [framed.min(axis=0), framed.max(axis=0)])
+    rise = np.hstack([(one - one.mean()) / np.hstack(y).std() for one in y]).std()
+    run = np.concatenate([(one - one.mean(axis=0)) / every.std(axis=0) for one in X]).std()
+    assert extent.steep == pytest.approx(min(rise / run, 1.0))
     nothing = replace(Replies(np.arange(2), arrays | {"moments": np.zeros((2, 2))}))
     assert extent_of(nothing) is None

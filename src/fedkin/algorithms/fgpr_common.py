@@ -4,8 +4,9 @@ The model is that of `models/common_form.py`. The common curve is carried by its
 points on a grid, so that sites tell of it by sums over their rows (`models/common_curve.py`):
 
 1. Searches for the parameters, one for each smoothness that departures may have, side by side: an
-   evaluation of all of them is one round, value and slopes at every site. Then one more without
-   slopes of the common mean: which of the two is right at the ends of a curve, rows can hardly say.
+   evaluation of all of them is one round, value and slopes at every site. From the best of them
+   others with the common mean without slopes, and along a line with a spline as common curve: which
+   is right at the ends of a curve, rows can hardly say.
 2. Those not far behind by the bound with weak priors on the parameters; if the points carry too
    little of the curve, there are more of them and the searches go on.
 3. What all rows leave open of kind and parameters: two rounds, many parameters in each.
@@ -15,15 +16,23 @@ points on a grid, so that sites tell of it by sums over their rows (`models/comm
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedkin.algorithms.fgpr_common_search import (
+    Extent,
+    Problem,
+    ask,
+    side_by_side,
+    sums_of,
+)
 from fedkin.algorithms.fgpr_settings import FgprSettings
-from fedkin.algorithms.minimise import Minimum, Seen, minimise_by_replay
+from fedkin.algorithms.minimise import Minimum
 from fedkin.arrays import Bools, Floats
 from fedkin.models.common_cloud import (
+    CLOSED_VOLUME,
     Cloud,
     cloud_around,
     curvature,
@@ -31,12 +40,11 @@ from fedkin.models.common_cloud import (
     open_parameters,
     weights_of_clouds,
 )
-from fedkin.models.common_curve import negative_bound, negative_bound_value, share_missed, weights
-from fedkin.models.common_form import start_of
-from fedkin.models.common_site import RBF_TRAVELS, Shared, Units, form_of
-from fedkin.models.common_sums import Sums, wholes
-from fedkin.models.gp_priors import penalty, weak_priors
-from fedkin.models.inducing import grid
+from fedkin.models.common_curve import negative_bound_value, weights
+from fedkin.models.common_form import SPLINE, start_of
+from fedkin.models.common_site import RBF_TRAVELS, Shared, Units
+from fedkin.models.gaussian_process import LOG_2PI
+from fedkin.models.gp_priors import penalty
 from fedkin.models.kernels import form_of as kernel_form
 from fedkin.protocol import Ask, Field, Replies, over_roster
 from fedkin.ties import RELATIVE, first_least
@@ -45,15 +53,15 @@ Server = Generator[Ask, Replies, Any]
 
 # Smoothness that departures may have: RBF, Matern-5/2 and 3/2.
 OWN_SMOOTHNESS = (RBF_TRAVELS, 2.5, 1.5)
-# Bounds of variances, in those of all targets, and of lengths, in spreads of the features.
-VARIANCE_BOUNDS = (1e-8, 1e2)
-LENGTH_BOUNDS = (0.05, 100.0)
+# That of the common curve: along a line, where it is continued, Matern-5/2, as an RBF would be sure
+# how it goes on (and 3/2 needs more points); else the RBF, which fewest points carry.
+COMMON_SMOOTHNESS = {1: 2.5}
 # Points that carry the common curve: along a line, in a plane, in more dimensions; at first and
 # when these carry too little.
 POINTS = (20, 50, 80)
 MORE_POINTS = (50, 100, 120)
 # Bound lost per row by what the points do not carry, from which on there are more of them.
-MOST_MISSED = 1e-3
+MOST_MISSED = 1e-4
 # From which on the summary says so. It is no reason against the curve: on Hartmann's function .11
 # were lost and the error was a third of the best rival's.
 MUCH_MISSED = 1e-2
@@ -84,26 +92,20 @@ LEFT_OUT = Field(
 
 WAY = Field((), "1 if the site clearly does better alone, -1 with the common curve", bound=1.0)
 
-PARAMETERS = Field(("k", "p"), "log variances and lengths of common curve and departures")
-KINDS = Field(("k", 3), "smoothness of common curve and departures, 0 is the RBF; common slopes?")
+PARAMETERS = Field(
+    ("k", "p"), "log variances and lengths of common curve and departures, pivot of these"
+)
+KINDS = Field(("k", 3), "smoothness of common curve and departures, 0 is the RBF; common slopes")
 PLACES = Field(("points", "d"), "points on a grid that carry the common curve")
 FRAME = Field((2, "d"), "centre and spread of the features of all sites")
 UNITS = Field((2,), "location and scale of the target of all sites")
-CLOUD = Field(("s", "p"), "log variances and lengths, a cloud of them")
+CLOUD = Field(("s", "p"), "log variances and lengths and pivots, a cloud of them")
 CLOUD_WEIGHTS = Field(("s",), "weights of the cloud")
-CLOUD_KINDS = Field(("s", 3), "smoothness of curve and departures, 0 is the RBF; common slopes?")
+CLOUD_KINDS = Field(("s", 3), "smoothness of curve and departures, 0 is the RBF; common slopes")
 MEAN = Field(("s", "f"), "the common curve: expected weights of its features")
 COVARIANCE = Field(("s", "f", "f"), "their covariance")
 PRIOR = Field((1, "q"), "shared log hyper-parameters without a common curve")
 TARGET = Field((4,), "location, scale, variance between sites, variance of a typical target")
-
-
-class Extent(NamedTuple):
-    """One frame for all sites, and the box of their features in it, (d,) each."""
-
-    units: Units
-    low: Floats
-    high: Floats
 
 
 class CommonFit(NamedTuple):
@@ -129,7 +131,11 @@ def extent_of(replies: Replies) -> Extent | None:
     frame = _pooled(share, replies["centre"][known], replies["spread"][known])
     units = Units(frame, target[:, 0])
     low, high = (units.rows(replies[name][known]) for name in ("low", "high"))
-    return Extent(units, low.min(axis=0), high.max(axis=0))
+    rise, run = (
+        float(np.sqrt((share @ spread[known] ** 2 / whole**2).mean()))
+        for spread, whole in ((deviation[:, None], target[1]), (replies["spread"], frame[1]))
+    )
+    return Extent(units, low.min(axis=0), high.max(axis=0), min(rise / run, 1.0))
 
 
 def _pooled(share: Floats, mean: Floats, spread: Floats) -> Floats:
@@ -145,24 +151,28 @@ def find_common(extent: Extent, n_clients: int, settings: FgprSettings) -> Serve
     """The common curve of all sites with what is left open of it."""
     place = min(len(extent.low), len(POINTS)) - 1
     n_points = settings.n_points or POINTS[place]
-    problems = [_Problem(kind, extent, n_points) for kind in _kinds(settings, len(extent.low))]
-    starts = [start_of(problem.form, 1.0) for problem in problems]
-    ends = yield from _side_by_side(problems, starts, settings)
+    first, *own = [Problem(kind, extent, n_points) for kind in _kinds(settings, extent)]
+    problems = [first]
+    ends = yield from side_by_side(problems, [start_of(first.form, 1.0)], settings)
+    ends += yield from side_by_side(own, [ends[0].point] * len(own), settings)
+    problems += own
     best = _best(ends)
-    level = _Problem(problems[best].kind * [1.0, 1.0, 0.0], extent, n_points)
-    problems, ends = [*problems, level], [*ends]
-    ends += yield from _side_by_side([level], [ends[best].point], settings)
-    kept = _not_far_behind(problems, ends)
+    kinds = _other_kinds(problems[best].kind, len(extent.low))
+    others = [Problem(kind, extent, n_points) for kind in kinds]
+    ends += yield from side_by_side(others, [ends[best].point] * len(others), settings)
+    problems += others
     tried = np.array([(*p.kind, e.value) for p, e in zip(problems, ends)])
-    problems, ends = [problems[k] for k in kept], [ends[k] for k in kept]
-    if not settings.n_points and problems[_best(ends)].missed > MOST_MISSED:
-        problems = [_Problem(problem.kind, extent, MORE_POINTS[place]) for problem in problems]
-        ends = yield from _side_by_side(problems, [end.point for end in ends], settings)
+    enough = bool(settings.n_points) or max(p.missed for p in problems) <= MOST_MISSED
+    problems, ends = _not_far_behind(problems, ends, not enough)
+    if not enough:
+        problems = [Problem(problem.kind, extent, MORE_POINTS[place]) for problem in problems]
+        ends = yield from side_by_side(problems, [end.point for end in ends], settings)
+        problems, ends = _not_far_behind(problems, ends)
     best = _best(ends)
-    fit: CommonFit = yield from _left_open(problems, [end.point for end in ends], n_clients)
+    fit: CommonFit = yield from _left_open(problems, ends, tried, n_clients)
     missed, converged = problems[best].missed, all(end.converged for end in ends)
-    more, _ = penalty(problems[best].priors, ends[best].point)
-    bound = float(more) - ends[best].value * problems[best].n_rows
+    cost, _ = penalty(problems[best].priors, ends[best].point)
+    bound = float(cost) - ends[best].value * problems[best].n_rows
     return fit._replace(bound=bound, missed=missed, converged=converged, tried=tried)
 
 
@@ -170,111 +180,51 @@ def _best(ends: list[Minimum]) -> int:
     return int(first_least([end.value for end in ends], floor=RELATIVE))
 
 
-def _not_far_behind(problems: list[_Problem], ends: list[Minimum]) -> list[int]:
-    """Those whose penalised bound is not far below the best."""
-    values = np.array([end.value for end in ends]) * problems[0].n_rows
-    return [int(k) for k in np.flatnonzero(values <= values.min() + FAR_BEHIND)]
+def _not_far_behind(
+    problems: list[Problem], ends: list[Minimum], more_points: bool = False
+) -> tuple[list[Problem], list[Minimum]]:
+    """Those whose penalised bound is not far below the best, or with more points might not be."""
+    values = np.array([end.value for end in ends])
+    hoped = values - [p.missed for p in problems] if more_points else values
+    near = hoped <= values.min() + FAR_BEHIND / problems[0].n_rows
+    kept = np.flatnonzero(near)
+    return [problems[k] for k in kept], [ends[k] for k in kept]
 
 
-def _kinds(settings: FgprSettings, n_features: int) -> Floats:
+def _other_kinds(best: Floats, n_features: int) -> Floats:
+    """Kinds that differ from the best one by their common curve: a level mean; a spline."""
+    splines = [(SPLINE, best[1], best[2])] if n_features == 1 else []
+    return np.array([(best[0], best[1], 0.0), *splines])
+
+
+def _kinds(settings: FgprSettings, extent: Extent) -> Floats:
     """Smoothness of departures that is tried: that of the kernel given, or several."""
     own: tuple[float, ...] = OWN_SMOOTHNESS
     if settings.kernel is not None:
-        fast = kernel_form(settings.kernel, n_features).fast
+        fast = kernel_form(settings.kernel, len(extent.low)).fast
         assert fast is not None
         own = (RBF_TRAVELS if np.isinf(fast.smoothness) else fast.smoothness,)
-    return np.array([(RBF_TRAVELS, nu, 1.0) for nu in own])
-
-
-class _Problem:
-    """Penalised bound per row of one kind, at points on a grid."""
-
-    def __init__(self, kind: Floats, extent: Extent, n_points: int) -> None:
-        d = len(extent.low)
-        self.kind, self.extent = kind, extent
-        self.form = form_of(kind, d)
-        self.places = grid(extent.low, extent.high, n_points)
-        self.priors = weak_priors(self.form.names, 1.0, np.ones(d))
-        is_length = np.array(["length" in name for name in self.form.names])
-        bounds = np.where(is_length[:, None], np.log(LENGTH_BOUNDS), np.log(VARIANCE_BOUNDS))
-        self.lower, self.upper = bounds.T
-        self.n_rows, self.missed = 1.0, 0.0
-
-    def evaluate(self, theta: Floats) -> Generator[Any, Any, Seen]:
-        """What the sites' sums say at a point, which is asked for."""
-        told: Sums
-        told, who = yield theta
-        value, gradient = self.at(theta, told)
-        self.n_rows = max(float(told.rows.sum()), 1.0)
-        self.missed = share_missed(self.form, theta, told)
-        return Seen(value / self.n_rows, gradient / self.n_rows, who)
-
-    def at(self, theta: Floats, told: Sums) -> tuple[float, Floats]:
-        """Penalised negative bound and its gradient."""
-        value, gradient = negative_bound(self.form, theta, told)
-        more, slope = penalty(self.priors, theta)
-        return value + float(more), gradient + slope
-
-
-def ask(step: str, wanted: list[tuple[_Problem, Floats]], note: str) -> Ask:
-    """For sums at several parameters of several kinds, on the same points."""
-    first = wanted[0][0]
-    common = {
-        "theta": np.array([theta for _, theta in wanted]),
-        "kinds": np.array([problem.kind for problem, _ in wanted]),
-        "places": first.places,
-        "frame": first.extent.units.frame,
-        "units": first.extent.units.target,
-    }
-    return Ask(step, common, note=note)
-
-
-def _side_by_side(
-    problems: list[_Problem], starts: list[Floats], settings: FgprSettings
-) -> Generator[Ask, Replies, list[Minimum]]:
-    """Several searches at once: what they want to know next is one round."""
-    searches: list[Any] = [
-        minimise_by_replay(p.evaluate, start, p.lower, p.upper, settings.tol, settings.max_rounds)
-        for p, start in zip(problems, starts)
-    ]
-    ends: list[Minimum | None] = [None] * len(searches)
-    wanted = {k: next(search) for k, search in enumerate(searches)}
-    while wanted:
-        active = list(wanted)
-        pairs = [(problems[k], wanted[k]) for k in active]
-        replies = yield ask("slopes", pairs, "common curve")
-        told = list(_sums_of(replies, problems[0]))
-        for k, sums in zip(active, told):
-            try:
-                wanted[k] = searches[k].send((sums, replies.clients.tobytes()))
-            except StopIteration as stop:
-                ends[k] = stop.value
-                del wanted[k]
-    return [end for end in ends if end is not None]
-
-
-def _sums_of(replies: Replies, problem: _Problem) -> Iterator[Sums]:
-    """One after another, the sums at each of the parameters that were asked for."""
-    width = len(problem.places) + problem.form.n_mean + 1
-    for k in range(replies["gram"].shape[1]):
-        gram = wholes(replies["gram"][:, k], width)
-        yield Sums(gram, replies["log_det"][:, k], replies["missed"][:, k], replies["rows"])
+    common = COMMON_SMOOTHNESS.get(len(extent.low), RBF_TRAVELS)
+    return np.array([(common, nu, extent.steep) for nu in own])
 
 
 # ------------------------------------------------------------------ what is left open
 
 
-def _left_open(problems: list[_Problem], modes: list[Floats], n_clients: int) -> Server:
+def _left_open(
+    problems: list[Problem], modes: list[Minimum], tried: Floats, n_clients: int
+) -> Server:
     """The common curve under clouds of parameters around the modes, and who is behind it."""
-    clouds = yield from _clouds(problems, modes)
+    clouds = yield from _clouds(problems, [mode.point for mode in modes])
     wanted = [(p, theta) for p, cloud in zip(problems, clouds) for theta in cloud.points]
     replies = yield ask("totals", wanted, "what is left open")
-    told = list(_sums_of(replies, problems[0]))
+    told = list(sums_of(replies, problems[0]))
     penalised = [
         negative_bound_value(p.form, theta, sums) + float(penalty(p.priors, theta)[0])
         for (p, theta), sums in zip(wanted, told)
     ]
-    share = weights_of_clouds(clouds, np.array(penalised))
+    evidence = [_evidence(*each, tried) for each in zip(problems, modes, clouds)]
+    share = weights_of_clouds(clouds, np.array(penalised), np.array(evidence))
     kept = np.flatnonzero(share)
     known = [weights(wanted[k][0].form, wanted[k][1], told[k]) for k in kept]
     shared = Shared(
@@ -290,7 +240,21 @@ def _left_open(problems: list[_Problem], modes: list[Floats], n_clients: int) ->
     return CommonFit(shared, heard, np.nan, np.nan, True, np.zeros((0, 4)))
 
 
-def _clouds(problems: list[_Problem], modes: list[Floats]) -> Server:
+def _evidence(problem: Problem, mode: Minimum, cloud: Cloud, tried: Floats) -> float:
+    """Log evidence of a kind by Laplace's approximation, up to what is the same for all kinds.
+
+    Kinds of the same common curve share its weight. Of a parameter that a kind does not have, the
+    whole weight of its prior is left.
+    """
+    n_free, lacks = cloud.draws.shape[1], ~problem.has
+    closed = (int(problem.has.sum()) - n_free) * CLOSED_VOLUME
+    unspent = float((np.log(problem.priors.width[lacks]) + 0.5 * LOG_2PI).sum())
+    alike = (tried[:, [0, 2]] == problem.kind[[0, 2]]).all(axis=1).sum()
+    prior = unspent - float(np.log(alike))
+    return cloud.log_volume + closed + prior - mode.value * problem.n_rows
+
+
+def _clouds(problems: list[Problem], modes: list[Floats]) -> Server:
     """Parameters around the mode of every kind, in one round."""
     free = [open_parameters(mode, p.lower, p.upper) for p, mode in zip(problems, modes)]
     around = [neighbours(mode, open_) for mode, open_ in zip(modes, free)]
@@ -298,7 +262,7 @@ def _clouds(problems: list[_Problem], modes: list[Floats]) -> Server:
     gradients: list[Floats] = []
     if wanted:
         replies = yield ask("slopes", wanted, "curvature")
-        told = _sums_of(replies, problems[0])
+        told = sums_of(replies, problems[0])
         gradients = [p.at(theta, sums)[1] for (p, theta), sums in zip(wanted, told)]
     n_points = max(LEAST_CLOUD, CLOUD_SIZE // len(problems))
     clouds, begin = [], 0

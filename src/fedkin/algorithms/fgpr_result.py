@@ -10,7 +10,7 @@ import numpy as np
 from fedkin.algorithms.fgpr_common import MUCH_MISSED, CommonFit
 from fedkin.algorithms.fgpr_settings import FgprSettings
 from fedkin.arrays import Array, Bools, Floats, Indices
-from fedkin.models.common_form import parameters
+from fedkin.models.common_form import SPLINE, parameters
 from fedkin.models.common_site import Shared, Units
 from fedkin.models.common_site import form_of as common_form
 from fedkin.models.estimates import LEVEL, Estimates
@@ -29,6 +29,8 @@ NOTHING_LEARNT = (
 NO_ERRORS = (
     "the fit has no standard errors: they need one more round; fit with standard_errors=True"
 )
+# What a common curve may be called.
+CURVES = {SPLINE: "spline", np.inf: "RBF"}
 SENT = {
     "exact": "In every round each site sent value and gradient of its log likelihood.",
     "sgd": "In every round each site sent the hyper-parameters its own steps led to.",
@@ -167,13 +169,15 @@ class FgprResult(Result):
         spread = shared.units.frame[1]
         return {
             "common variance": scale * part.common,
-            "common lengths": spread * part.common_lengths,
+            "common lengths": np.where(form.common == SPLINE, np.nan, spread * part.common_lengths),
             "level variance": scale * part.level,
             "slope variance": scale * part.slope,
             "own variance": scale * part.own,
             "own lengths": spread * part.own_lengths,
+            "pivot": shared.units.frame[0] + spread * part.pivot,
             "noise variance": scale * part.noise,
             "own smoothness": float(form.own),
+            "common curve": CURVES.get(form.common, f"Matern-{form.common:g}"),
         }
 
     @property
@@ -186,7 +190,8 @@ class FgprResult(Result):
     def common_estimates(self) -> tuple[list[str], Estimates] | None:
         """Names and logs of what the common curve has, (1, q), with errors from its cloud.
 
-        Of the likeliest smoothness, in units of target and features; None without a common curve.
+        Of the likeliest smoothness, in units of target and features, the pivot as it is; None
+        without a common curve.
         """
         shared = self.shared
         if shared is None:
@@ -194,18 +199,22 @@ class FgprResult(Result):
         best = int(first_best(shared.weights, floor=RELATIVE))
         alike = (shared.kinds == shared.kinds[best]).all(axis=1) & (shared.weights > 0)
         weights = shared.weights[alike] / shared.weights[alike].sum()
-        spread = shared.units.frame[1]
+        middle, spread = shared.units.frame[:2]
         names = common_form(shared.kinds[best], len(spread)).names
-        is_length = np.array(["length" in name for name in names])
+        is_length, is_pivot = (
+            np.array([word in name for name in names]) for word in ("length", "pivot")
+        )
         units = np.full(len(names), 2.0 * np.log(float(shared.units.target[1])))
+        factor = np.ones(len(names))
         units[is_length] = np.tile(np.log(spread), int(is_length.sum()) // len(spread))
+        units[is_pivot], factor[is_pivot] = middle, spread
         there = np.isfinite(shared.theta[best])
-        points = shared.theta[alike][:, there]
+        points = (factor * shared.theta[alike] + units)[:, there]
         mean = weights @ points
         errors = np.sqrt(weights @ (points - mean) ** 2)
-        found = Estimates((mean + units[there])[None], errors[None], np.full(1, np.inf))
-        kept = [f"log {name}" for name, is_there in zip(numbered(names), there) if is_there]
-        return kept, found
+        found = Estimates(mean[None], errors[None], np.full(1, np.inf))
+        told = np.where(is_pivot, numbered(names), [f"log {name}" for name in numbered(names)])
+        return list(map(str, told[there])), found
 
     def estimates_table(self, about: About, level: float = LEVEL) -> Table:
         """Log hyper-parameters with standard error, degrees of freedom, t, p and interval."""

@@ -148,7 +148,8 @@ class FGPR(CurveEstimator):
         Whether a site predicts with the common curve.
     common_parameters_ : dict or None
         Most probable variances and lengths of common curve and departures, in the target's and
-        the features' units (slopes per spread of a feature); None without one.
+        the features' units (slopes per spread of a feature; they pass the "pivot", where sites
+        differ least; a spline has no length, NaN); None without one.
     left_out_ : array of shape (m, 2, 2) or None
         Log density of each site's rows, each left out and all of them left out (as at a new site):
         without the common curve and with it.

@@ -4,7 +4,8 @@ With few sites the best parameters are one guess among many. As for a site's own
 (`gp_uncertainty.py`) they are replaced by a small cloud around the mode, spread by the curvature of
 the penalised bound and weighted by it. For a server this is two more rounds, points side by side:
 gradients at `neighbours` of the mode give the curvature, sums without slopes at the cloud's points
-give their weights and the common curve under each.
+give their weights and the common curve under each. Several models share a cloud by what Laplace's
+approximation says of each; a dozen points in as many dimensions would be too few to say it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from fedkin.models.gaussian_process import LOG_2PI
 from fedkin.models.gp_uncertainty import (
@@ -29,10 +31,15 @@ Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 
+# What a parameter that stays at a bound adds to the log volume: as one that is left open so far.
+CLOSED_VOLUME = 0.5 * (LOG_2PI - float(np.log(LEAST_CURVATURE)))
+
+
 class Cloud(NamedTuple):
     """Parameters (S, p) around a mode, and the standard normal draws (S, f) they came from.
 
-    `log_volume` is the logarithm of the volume that a unit of the draws' density stands for.
+    `log_volume` is the logarithm of the integral of the posterior, one at its mode, by Laplace's
+    approximation.
     """
 
     points: Floats
@@ -80,22 +87,24 @@ def cloud_around(
     points = np.tile(mode, (len(draws), 1))
     moved = mode[free] + draws @ root.T
     points[:, free] = np.clip(moved, lower[free], upper[free])
-    volume = float(np.log(np.diagonal(root)).sum()) + 0.5 * len(free) * LOG_2PI
+    volume = 0.5 * float((LOG_2PI - np.log(np.maximum(values, LEAST_CURVATURE))).sum())
     return Cloud(points, draws, volume)
 
 
 def cloud_weights(cloud: Cloud, penalised: Floats) -> Floats:
     """Weights (S,) from the negative penalised bounds at the points; tiny ones are zero."""
-    return weights_of_clouds([cloud], penalised)
+    return weights_of_clouds([cloud], penalised, np.zeros(1))
 
 
-def weights_of_clouds(clouds: Sequence[Cloud], penalised: Floats) -> Floats:
-    """The same for the clouds of several models, one below the other."""
-    spread = [0.5 * (cloud.draws**2).sum(axis=1) for cloud in clouds]
-    volume = [np.full(len(c.points), c.log_volume - np.log(len(c.points))) for c in clouds]
-    logs = np.concatenate(spread) + np.concatenate(volume) - penalised
-    weights = np.exp(logs - logs.max())
-    weights /= weights.sum()
+def weights_of_clouds(clouds: Sequence[Cloud], penalised: Floats, log_evidence: Floats) -> Floats:
+    """The same for the clouds of several models, one below the other, by their evidence (k,)."""
+    ends = np.cumsum([len(cloud.points) for cloud in clouds])
+    within = [
+        softmax(0.5 * (cloud.draws**2).sum(axis=1) - values)
+        for cloud, values in zip(clouds, np.split(penalised, ends[:-1]))
+    ]
+    shares = softmax(log_evidence)
+    weights = np.concatenate([share * part for share, part in zip(shares, within)])
     weights[weights < LEAST_WEIGHT] = 0.0
     normalised: Floats = weights / weights.sum()
     return normalised

@@ -11,19 +11,21 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkin.models.common_form import CommonForm, curve, mean_columns, parameters
+from fedkin.models.common_form import SPLINE, CommonForm, curve, mean_columns, parameters
 from fedkin.models.gaussian_process import LOG_2PI
+from fedkin.models.inducing import features, not_carried, points_at
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 
 class Rows(NamedTuple):
-    """Rows of all sites: X (N, d), target (N,), and whose each is (N,)."""
+    """Rows of all sites: X (N, d), target (N,), and whose each is (N,); a spline's knots."""
 
     X: Floats
     y: Floats
     owner: Indices
+    knots: Floats | None = None
 
 
 def dense_value(form: CommonForm, full: Floats, rows: Rows) -> tuple[float, Floats]:
@@ -46,35 +48,53 @@ def dense_posterior(
     The owner -1 asks for the common curve; a site that has no rows is a new one.
     """
     K, _ = _with_noise(form, full, rows)
-    cross = _covariance(form, full, X, rows.X, owner, rows.owner)[0]
-    own = _covariance(form, full, X, X, owner, owner)[0]
+    cross = _covariance(form, full, X, rows.X, owner, rows.owner, rows.knots)[0]
+    own = _covariance(form, full, X, X, owner, owner, rows.knots)[0]
     solved = np.linalg.solve(K, np.column_stack([rows.y, cross.T]))
     return cross @ solved[:, 0], own - cross @ solved[:, 1:]
 
 
 def _with_noise(form: CommonForm, full: Floats, rows: Rows) -> tuple[Floats, Floats]:
     """Covariance of the targets and its slopes (p, N, N)."""
-    K, slopes = _covariance(form, full, rows.X, rows.X, rows.owner, rows.owner)
+    X, owner = rows.X, rows.owner
+    K, slopes = _covariance(form, full, X, X, owner, owner, rows.knots)
     noise = np.exp(full[-1]) * np.eye(len(rows.y))
     return K + noise, np.concatenate([slopes, noise[None]])
 
 
 def _covariance(
-    form: CommonForm, full: Floats, A: Floats, B: Floats, of_a: Indices, of_b: Indices
+    form: CommonForm,
+    full: Floats,
+    A: Floats,
+    B: Floats,
+    of_a: Indices,
+    of_b: Indices,
+    knots: Floats | None,
 ) -> tuple[Floats, Floats]:
     """Covariance of curves between rows A and rows B, and its slopes but that by noise."""
     part = parameters(form, full)
     same = ((of_a[:, None] == of_b) & (of_a[:, None] >= 0)).astype(np.float64)
     shared, by_shared = curve(form.common, part.common_lengths, A, B)
+    if knots is not None and form.common == SPLINE:
+        shared = _spline(form, full, knots, A, B)
     own, by_own = curve(form.own, part.own_lengths, A, B)
+    lean_a, lean_b = part.leaning(A), part.leaning(B)
     pieces = [
         part.common * shared[None],
         part.common * by_shared,
         part.level * same[None],
-        part.slope * (same * (A @ B.T))[None],
+        part.slope * (same * (lean_a @ lean_b.T))[None],
         part.own * (same * own)[None],
         part.own * same * by_own,
+        -part.slope * same * np.array([a[:, None] + b for a, b in zip(lean_a.T, lean_b.T)]),
     ]
     mean = mean_columns(form, A) @ mean_columns(form, B).T
     total = mean + sum(pieces[k][0] for k in (0, 2, 3, 4))
     return total, np.concatenate(pieces)
+
+
+def _spline(form: CommonForm, full: Floats, knots: Floats, A: Floats, B: Floats) -> Floats:
+    """Covariance of a spline of variance one with these knots (M, 1)."""
+    points = points_at(form, full, knots)
+    a, b = (features(form, full, points, rows)[0][:, : len(knots)] for rows in (A, B))
+    return a @ b.T + not_carried(form, full, points, A, B)

@@ -1,14 +1,20 @@
 """Parameters and covariances of a common curve with sites' own departures from it.
 
-    target of site i at x = common(x) + level_i + slope_i' x + own_i(x) + noise,
+    target of site i at x = common(x) + level_i + slope_i' (x - pivot) + own_i(x) + noise,
 
     cov = common variance k(x, x'; common lengths) + vague^2 (1 + x'x) of the common mean
-          + [same site] (level + slope x'x + own variance k(x, x'; own lengths))
+          + [same site] (level + slope (x - pivot)'(x' - pivot)
+                         + own variance k(x, x'; own lengths))
           + [same row] noise.
 
+The pivot is where sites differ least: curves that begin together and fan out have it at their
+beginning. Level and slope there are independent, which at any other place is a correlation: along a
+line this is every covariance that a level and a slope can have.
+
 Features are in one frame for all sites: centred and of unit spread, so that a slope and a vague
-mean mean the same in every direction. `full` holds logarithms of variances and lengths in the
-order of `names`; a part that is absent has the logarithm -inf and a gradient of 0.
+mean mean the same in every direction. `full` holds logarithms of variances and lengths, and the
+pivot as it is, in the order of `names`; a part that is absent has the logarithm -inf and a gradient
+of 0.
 """
 
 from __future__ import annotations
@@ -23,6 +29,10 @@ from fedkin.models.gaussian_process import correlation
 Floats = NDArray[np.float64]
 
 ABSENT = -np.inf
+# "Smoothness" of a cubic spline, along a line only: the integral of a random walk from the centre
+# both ways, with knots at the points that carry it and free beyond them (`inducing.not_carried`).
+# It has no length, and goes on as straight as it ends with a growing spread.
+SPLINE = -1.0
 # Shares of the target's variance that the parts start from.
 START = {"common": 0.5, "level": 0.2, "slope": 0.1, "own": 0.1, "noise": 0.1}
 
@@ -30,6 +40,7 @@ START = {"common": 0.5, "level": 0.2, "slope": 0.1, "own": 0.1, "noise": 0.1}
 class CommonForm(NamedTuple):
     """Number of features, smoothness of the two curves (inf is the RBF), and the common mean.
 
+    The common curve may be a `SPLINE`.
     `mean` is "zero", "constant" or "linear"; `vague` is the prior standard deviation of its
     coefficients, which are common to all sites, `steep` that of its slopes if it is another.
     """
@@ -52,6 +63,7 @@ class CommonForm(NamedTuple):
             "slope variance",
             "own variance",
             *["own length"] * d,
+            *["pivot"] * d,
             "noise variance",
         )
 
@@ -62,7 +74,7 @@ class CommonForm(NamedTuple):
 
 
 class Parameters(NamedTuple):
-    """What `full` means: variances and lengths."""
+    """What `full` means: variances, lengths, and where departures by slopes vanish."""
 
     common: float
     common_lengths: Floats
@@ -70,15 +82,21 @@ class Parameters(NamedTuple):
     slope: float
     own: float
     own_lengths: Floats
+    pivot: Floats
     noise: float
+
+    def leaning(self, X: Floats) -> Floats:
+        """What slopes multiply at rows X (..., d)."""
+        return X - self.pivot
 
 
 def parameters(form: CommonForm, full: Floats) -> Parameters:
-    """Variances and lengths from their logarithms."""
-    d, values = form.n_features, np.exp(full)
+    """Variances and lengths from their logarithms, and the pivot."""
+    d = form.n_features
+    values, pivot = np.exp(full[: 2 * d + 4]), full[2 * d + 4 : -1]
     level, slope, own = values[d + 1 : d + 4]
-    lengths = values[d + 4 : -1]
-    return Parameters(values[0], values[1 : d + 1], level, slope, own, lengths, values[-1])
+    lengths, noise = values[d + 4 :], float(np.exp(full[-1]))
+    return Parameters(values[0], values[1 : d + 1], level, slope, own, lengths, pivot, noise)
 
 
 def start_of(form: CommonForm, variance: float, without: tuple[str, ...] = ()) -> Floats:
@@ -87,8 +105,8 @@ def start_of(form: CommonForm, variance: float, without: tuple[str, ...] = ()) -
     lengths = np.full(form.n_features, np.sqrt(form.n_features))
     with np.errstate(divide="ignore"):
         common, level, slope, own, noise = np.log([variance * part for part in share.values()])
-    length = np.log(lengths)
-    return np.concatenate([[common], length, [level, slope, own], length, [noise]])
+    length, pivot = np.log(lengths), np.zeros(form.n_features)
+    return np.concatenate([[common], length, [level, slope, own], length, pivot, [noise]])
 
 
 def mean_columns(form: CommonForm, X: Floats) -> Floats:
@@ -105,10 +123,21 @@ def curve(smoothness: float, lengths: Floats, A: Floats, B: Floats) -> tuple[Flo
 
     Shapes (..., a, b) and (d, ..., a, b).
     """
+    if smoothness == SPLINE:
+        value = integrated_walk(A[..., 0], B[..., 0])
+        return value, np.zeros((1, *value.shape))
     apart = np.array([_squared(A[..., j] / s, B[..., j] / s) for j, s in enumerate(lengths)])
     square = apart.sum(axis=0)
     value, slope = correlation(smoothness, square, np.ones(1))
     return value, (value if slope is None else slope) * apart
+
+
+def integrated_walk(a: Floats, b: Floats) -> Floats:
+    """Covariance (..., a, b) of integrals of random walks that start at 0 in both directions."""
+    far, near = np.abs(a)[..., :, None], np.abs(b)[..., None, :]
+    far, near = np.maximum(far, near), np.minimum(far, near)
+    same_side = a[..., :, None] * b[..., None, :] > 0
+    return np.where(same_side, near**2 * (3.0 * far - near) / 6.0, 0.0)
 
 
 def _squared(a: Floats, b: Floats) -> Floats:

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkin.models.common_curve import Weights
-from fedkin.models.common_form import CommonForm, curve, parameters
+from fedkin.models.common_form import SPLINE, CommonForm, curve, parameters
 from fedkin.models.common_sums import inverted, site_covariance
 from fedkin.models.gaussian_process import LOG_2PI
-from fedkin.models.inducing import Points, features
+from fedkin.models.inducing import Points, features, not_carried
 
 Floats = NDArray[np.float64]
 
@@ -32,7 +32,7 @@ def common_posterior(
 ) -> tuple[Floats, Floats]:
     """Mean and variance (n,) of the common curve at rows X."""
     phi = _scaled(form, full, points, X)
-    return phi @ known.mean, _carried(phi, known) + _not_carried(form, full, phi)
+    return phi @ known.mean, _carried(phi, known) + _not_carried(form, full, points, phi, X)
 
 
 def site_posterior(
@@ -54,7 +54,7 @@ def site_posterior(
     pull = cross @ inverse
     there = phi - pull @ _scaled(form, full, points, rows)
     left = prior - np.einsum("ni,ni->n", pull, cross)
-    variance = _carried(there, known) + _not_carried(form, full, phi) + left
+    variance = _carried(there, known) + _not_carried(form, full, points, phi, X) + left
     return there @ known.mean + pull @ y, variance
 
 
@@ -71,9 +71,7 @@ def site_joint(
     phi, cross = _scaled(form, full, points, X), _departure(form, full, X, rows)
     pull = cross @ _inverse(form, full, rows)
     there = phi - pull @ _scaled(form, full, points, rows)
-    M = len(points.places)
-    shared = curve(form.common, parameters(form, full).common_lengths, X, X)[0]
-    rest = np.exp(full[0]) * shared - phi[:, :M] @ phi[:, :M].T
+    rest = np.exp(full[0]) * not_carried(form, full, points, X, X)
     left = _departure(form, full, X, X) - pull @ cross.T
     return there @ known.mean + pull @ y, there @ known.covariance @ there.T + rest + left
 
@@ -94,11 +92,12 @@ def site_from_nearest(
     own = part.own * curve(form.own, part.own_lengths, rows, rows)[0]
     inverse, _ = inverted(site_covariance(part, rows, own, np.ones(y.shape)), np.ones(y.shape))
     across = curve(form.own, part.own_lengths, X[:, None], rows)[0][:, 0]
-    cross = part.level + part.slope * np.einsum("nd,nkd->nk", X, rows) + part.own * across
+    lean = np.einsum("nd,nkd->nk", part.leaning(X), part.leaning(rows))
+    cross = part.level + part.slope * lean + part.own * across
     pull = np.einsum("nk,nkl->nl", cross, inverse)
     there = phi - np.einsum("nk,nkf->nf", pull, flat)
     left = _departure_variance(form, full, X) - np.einsum("nk,nk->n", pull, cross)
-    variance = _carried(there, known) + _not_carried(form, full, phi) + left
+    variance = _carried(there, known) + _not_carried(form, full, points, phi, X) + left
     return there @ known.mean + np.einsum("nk,nk->n", pull, y), variance
 
 
@@ -116,7 +115,7 @@ def left_out(
     precision = np.diagonal(inverse) - _carried(through, known)
     precision = np.maximum(precision, LEAST_PRECISION * np.diagonal(inverse))
     surprise = inverse @ (y - phi @ known.mean)
-    return y - surprise / precision, 1.0 / precision + _not_carried(form, full, phi)
+    return y - surprise / precision, 1.0 / precision + _not_carried(form, full, points, phi, rows)
 
 
 def site_left_out(
@@ -145,20 +144,24 @@ def _carried(phi: Floats, known: Weights) -> Floats:
     return variance
 
 
-def _not_carried(form: CommonForm, full: Floats, phi: Floats) -> Floats:
-    M = phi.shape[1] - form.n_mean
+def _not_carried(form: CommonForm, full: Floats, points: Points, phi: Floats, X: Floats) -> Floats:
+    """Variance (n,) of what the points do not carry."""
+    if form.common == SPLINE:
+        return np.exp(full[0]) * np.diagonal(not_carried(form, full, points, X, X))
+    M = len(points.places)
     return np.maximum(np.exp(full[0]) - (phi[:, :M] ** 2).sum(axis=1), 0.0)
 
 
 def _departure(form: CommonForm, full: Floats, A: Floats, B: Floats) -> Floats:
     part = parameters(form, full)
     own = curve(form.own, part.own_lengths, A, B)[0]
-    return part.level + part.slope * (A @ B.T) + part.own * own
+    return part.level + part.slope * (part.leaning(A) @ part.leaning(B).T) + part.own * own
 
 
 def _departure_variance(form: CommonForm, full: Floats, X: Floats) -> Floats:
     part = parameters(form, full)
-    variance: Floats = part.level + part.slope * (X**2).sum(axis=1) + part.own
+    lean = (part.leaning(X) ** 2).sum(axis=1)
+    variance: Floats = part.level + part.slope * lean + part.own
     return variance
 
 

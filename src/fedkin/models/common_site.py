@@ -32,10 +32,8 @@ from fedkin.models.gaussian_process import LOG_2PI, cholesky
 from fedkin.models.gp_posterior import NEIGHBOURS, POINT_BLOCK
 from fedkin.models.inducing import Points, points_at
 
-# Standard deviations of the common mean's level, in units of the targets', and of its slopes where
-# it has some: the slope of standardised targets on standardised features is at most one.
+# Standard deviation of the common mean's level, in units of the targets'.
 VAGUE = 10.0
-STEEP = 1.0
 # How the RBF's smoothness, which is infinite, travels.
 RBF_TRAVELS = 0.0
 # Variances are kept above this share of the noise: below it is rounding.
@@ -77,7 +75,7 @@ class Shared(NamedTuple):
 
     With their weights (S,) and, under each, the weights of the F features: `mean` (S, F) and
     `covariance` (S, F, F). `kinds` (S, 3) are smoothness of the common curve and of departures, and
-    whether the common mean has slopes.
+    the standard deviation of the common mean's slopes.
     """
 
     units: Units
@@ -108,10 +106,9 @@ class Shared(NamedTuple):
 
 
 def form_of(kind: Floats, n_features: int) -> CommonForm:
-    """The form of a kind, as it travels: two smoothnesses, and whether the mean has slopes."""
+    """The form of a kind, as it travels: two smoothnesses, and how steep the mean may be."""
     common, own = (np.inf if nu == RBF_TRAVELS else float(nu) for nu in kind[:2])
-    steep = STEEP if kind[2] else 0.0
-    return CommonForm(n_features, common, own, mean="linear", vague=VAGUE, steep=steep)
+    return CommonForm(n_features, common, own, mean="linear", vague=VAGUE, steep=float(kind[2]))
 
 
 class LeftOut(NamedTuple):

@@ -2,7 +2,7 @@
 
 With S the covariance of a site's targets around the common curve (level, slopes, own curve, noise),
 Phi the features of its rows (`inducing.py`), y its targets and R = (correlation of the common curve
-within the site) - Phi Phi' the part of it that the points do not carry,
+within the site) - Phi Phi' the part of it that the points do not carry (of a spline nothing),
 
     gram = [Phi y]' inv(S) [Phi y],     log det S,     missed = tr(inv(S) R),
 
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotri
 
 from fedkin.federation import Federation
-from fedkin.models.common_form import CommonForm, Parameters, curve, parameters
+from fedkin.models.common_form import SPLINE, CommonForm, Parameters, curve, parameters
 from fedkin.models.gaussian_process import cholesky
 from fedkin.models.inducing import Points, features
 from fedkin.threads import one_thread
@@ -145,12 +145,14 @@ def _sums_of(chunk: Pack, form: CommonForm, full: Floats, points: Points, slopes
     kept = (np.arange(chunk.X.shape[1]) < chunk.sizes[:, None]).astype(np.float64)
     both = kept[:, :, None] * kept[:, None, :]
     own, by_own = curve(form.own, part.own_lengths, chunk.X, chunk.X)
-    own = part.own * own * both
+    own, lean = part.own * own * both, part.leaning(chunk.X) * kept[:, :, None]
     inverse, log_det = inverted(site_covariance(part, chunk.X, own, kept), kept)
     Phi, by_feature = features(form, full, points, chunk.X)
-    shared, by_shared = curve(form.common, part.common_lengths, chunk.X, chunk.X)
-    carried = Phi[:, :, : len(points.places)]
-    rest = (shared - carried @ carried.swapaxes(1, 2)) * both
+    rest, by_shared = np.zeros_like(both), np.zeros((1, *both.shape))
+    if form.common != SPLINE:
+        shared, by_shared = curve(form.common, part.common_lengths, chunk.X, chunk.X)
+        carried = Phi[:, :, : len(points.places)]
+        rest = (shared - carried @ carried.swapaxes(1, 2)) * both
     columns = np.concatenate([Phi, chunk.y[:, :, None]], axis=2) * kept[:, :, None]
     solved = inverse @ columns
     found = [(columns.swapaxes(1, 2) @ solved, log_det, _inner(inverse, rest))]
@@ -159,8 +161,9 @@ def _sums_of(chunk: Pack, form: CommonForm, full: Floats, points: Points, slopes
         pairs = zip(by_feature * kept[:, :, None], by_shared * both)
         found += [_by_common_length(site, *pair) for pair in pairs]
         found += [_by_columns(site, part.level, kept[:, :, None])]
-        found += [_by_columns(site, part.slope, chunk.X), _by_matrix(site, own)]
+        found += [_by_columns(site, part.slope, lean), _by_matrix(site, own)]
         found += [_by_matrix(site, part.own * slope * both) for slope in by_own]
+        found += [_by_pivot(site, part.slope, kept, column) for column in np.moveaxis(lean, 2, 0)]
     gram, log_dets, missed = (np.stack(each, axis=1) for each in zip(*found))
     return Sums(gram, log_dets, missed, chunk.sizes.astype(np.float64))
 
@@ -170,7 +173,8 @@ def site_covariance(part: Parameters, X: Floats, own: Floats, kept: Floats) -> F
     both = kept[:, :, None] * kept[:, None, :]
     S = own + part.level * both
     if part.slope > 0:
-        S = S + part.slope * (X @ X.swapaxes(1, 2))
+        lean = part.leaning(X) * kept[:, :, None]
+        S = S + part.slope * (lean @ lean.swapaxes(1, 2))
     return S + np.eye(X.shape[1]) * np.where(kept > 0, part.noise, 1.0)[:, :, None]
 
 
@@ -201,6 +205,20 @@ def _by_columns(site: Site, variance: float, columns: Floats) -> tuple[Floats, F
         variance * _inner(columns, matrix @ columns) for matrix in (site.inverse, site.passed)
     )
     return -variance * (seen.swapaxes(1, 2) @ seen), within, -missed
+
+
+def _by_pivot(
+    site: Site, variance: float, ones: Floats, lean: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """The same for dS = -variance (1 lean' + lean 1'), both (k, w)."""
+    both = np.stack([ones, lean], axis=2)
+    seen = both.swapaxes(1, 2) @ site.solved
+    gram = seen[:, 0, :, None] * seen[:, 1, None, :]
+    within, missed = (
+        -2.0 * variance * np.einsum("ki,kij,kj->k", ones, matrix, lean)
+        for matrix in (site.inverse, site.passed)
+    )
+    return variance * (gram + gram.swapaxes(1, 2)), within, -missed
 
 
 def _by_common_length(

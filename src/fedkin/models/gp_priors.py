@@ -4,6 +4,8 @@ On logarithms theta of lengths and variances, minus the log density up to consta
 
 - a length is log-normal around the spread of its feature times the root of their number, within a
   factor of 20 either way in 95 % of cases;
+- where the slopes of sites' departures vanish is normal around the centre of the features, with
+  two of their spreads;
 - a standard deviation is half-normal in units of the target's: noise of one, curves of three, since
   a long trend has more variance than its piece within the data;
 - the noise's is taken as density of its logarithm, which falls towards zero: a few rows on a
@@ -24,6 +26,8 @@ Floats = NDArray[np.float64]
 
 # Standard deviation of the logarithm of a length.
 LENGTH_WIDTH = 1.5
+# Standard deviation of the pivot of departures, in spreads of the features.
+PIVOT_WIDTH = 2.0
 # Units of the half-normal standard deviations, in target's standard deviations.
 NOISE_UNIT = 1.0
 CURVE_UNIT = 3.0
@@ -49,13 +53,15 @@ def weak_priors(names: Sequence[str], target_spread: float, feature_spread: Floa
     """
     is_length = np.array(["length" in name for name in names], dtype=bool)
     is_noise = np.array(["noise" in name for name in names], dtype=bool)
+    is_pivot = np.array(["pivot" in name for name in names], dtype=bool)
     centre = np.zeros(len(names))
     centre[is_length] = np.log(_lengths(int(is_length.sum()), np.atleast_1d(feature_spread)))
     unit = np.where(is_noise, NOISE_UNIT, CURVE_UNIT) * target_spread
+    width = np.where(is_length, LENGTH_WIDTH, np.where(is_pivot, PIVOT_WIDTH, np.inf))
     return Priors(
         centre,
-        np.where(is_length, LENGTH_WIDTH, np.inf),
-        np.where(is_length, np.inf, unit),
+        width,
+        np.where(is_length | is_pivot, np.inf, unit),
         is_noise.astype(np.float64),
     )
 

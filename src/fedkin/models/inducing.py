@@ -14,7 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
-from fedkin.models.common_form import CommonForm, curve, mean_columns, parameters
+from fedkin.models.common_form import (
+    SPLINE,
+    CommonForm,
+    curve,
+    integrated_walk,
+    mean_columns,
+    parameters,
+)
 
 Floats = NDArray[np.float64]
 
@@ -50,6 +57,27 @@ def features(form: CommonForm, full: Floats, points: Points, X: Floats) -> tuple
     turned = np.array([carried @ turn for turn in points.turns])
     by_length = np.array([_whitened(points.root, slope) for slope in slopes]) - turned
     return np.concatenate([carried, mean_columns(form, X)], axis=-1), by_length
+
+
+def not_carried(form: CommonForm, full: Floats, points: Points, A: Floats, B: Floats) -> Floats:
+    """Correlation (a, b) of what the points do not carry at rows A (a, d) and B (b, d).
+
+    Between its knots a spline has nothing else; beyond the last one its walk goes on.
+    """
+    if form.common == SPLINE:
+        beyond = [_beyond(points.places[:, 0], rows[:, 0]) for rows in (A, B)]
+        return integrated_walk(*beyond)
+    M = len(points.places)
+    carried = [features(form, full, points, rows)[0][:, :M] for rows in (A, B)]
+    whole = curve(form.common, parameters(form, full).common_lengths, A, B)[0]
+    rest: Floats = whole - carried[0] @ carried[1].T
+    return rest
+
+
+def _beyond(knots: Floats, x: Floats) -> Floats:
+    """How far rows are above the last knot or, negative, below the first."""
+    above: Floats = np.maximum(x - knots.max(), 0.0) + np.minimum(x - knots.min(), 0.0)
+    return above
 
 
 def grid(low: Floats, high: Floats, n_points: int) -> Floats:

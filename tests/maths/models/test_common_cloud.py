@@ -1,8 +1,10 @@
 """The cloud of parameters of a common curve, where the answer is known."""
 
 import numpy as np
+import pytest
 
 from fedkin.models.common_cloud import (
+    CLOSED_VOLUME,
     Cloud,
     cloud_around,
     cloud_weights,
@@ -10,6 +12,7 @@ from fedkin.models.common_cloud import (
     mixed,
     neighbours,
     open_parameters,
+    weights_of_clouds,
 )
 
 MODE = np.array([0.5, -np.inf, 1.0, -9.0])
@@ -48,6 +51,22 @@ def test_flat_directions_are_left_open_no_further_than_named():
 def test_points_far_below_the_best_count_for_nothing():
     cloud = Cloud(np.zeros((3, 1)), np.zeros((3, 1)))
     np.testing.assert_allclose(cloud_weights(cloud, np.array([5.0, 5.0, 50.0])), [0.5, 0.5, 0.0])
+
+
+def test_clouds_of_several_models_share_by_their_evidence():
+    """However many points a cloud has, and whatever its points happen to hit."""
+    clouds = [Cloud(np.zeros((n, 1)), np.zeros((n, 1))) for n in (1, 3)]
+    weights = weights_of_clouds(clouds, np.array([7.0, 2.0, 2.0, 2.0]), np.log([0.4, 1.2]))
+    np.testing.assert_allclose(weights, [0.25, 0.25, 0.25, 0.25])
+
+
+def test_the_volume_of_a_cloud_is_that_of_a_normal_posterior():
+    cloud = cloud_around(MODE, np.array([0, 2]), BEND, LOWER, UPPER)
+    area = 2.0 * np.pi / np.sqrt(np.linalg.det(BEND))
+    assert np.exp(cloud.log_volume) == pytest.approx(area)
+    # One that stays at its bound counts as one of which nothing is known but the bound.
+    flat = cloud_around(MODE, np.array([0]), np.zeros((1, 1)), LOWER, UPPER)
+    assert flat.log_volume == pytest.approx(CLOSED_VOLUME)
 
 
 def test_a_mixture_has_the_spread_between_its_means():

@@ -13,10 +13,10 @@ from fedkin.models.common_curve import (
     weights,
 )
 from fedkin.models.common_dense import Rows, dense_posterior, dense_value
-from fedkin.models.common_form import ABSENT, CommonForm, start_of
-from fedkin.models.common_posterior import common_posterior, site_posterior
+from fedkin.models.common_form import ABSENT, SPLINE, CommonForm, start_of
+from fedkin.models.common_posterior import common_posterior, site_joint, site_posterior
 from fedkin.models.common_sums import Sums, halves, pack, sums, together, wholes
-from fedkin.models.inducing import grid, points_at
+from fedkin.models.inducing import features, grid, points_at
 
 RBF = np.inf
 FORMS = [
@@ -25,6 +25,7 @@ FORMS = [
     CommonForm(1, common=1.5, own=1.5, mean="linear", vague=2.0),
     CommonForm(2, common=RBF, own=2.5),
     CommonForm(2, common=1.5, own=RBF, mean="linear", vague=1.0),
+    CommonForm(1, common=SPLINE, own=2.5, mean="linear", vague=2.0),
 ]
 
 
@@ -73,7 +74,8 @@ def differences(f, full, step=1e-3):
 
 def test_the_covariance_is_the_one_on_the_page():
     """Two rows of one site and one of another, written out."""
-    form, full = CommonForm(1), np.log([0.5, 0.8, 0.3, 0.2, 0.4, 1.1, 0.1])
+    form, full = CommonForm(1), np.log([0.5, 0.8, 0.3, 0.2, 0.4, 1.1, 1.0, 0.1])
+    full[-2] = -0.3
     rows = Rows(np.array([[0.2], [1.0], [1.0]]), np.array([1.0, -0.5, 0.3]), np.array([0, 0, 1]))
 
     def k(t, u, length):
@@ -82,7 +84,7 @@ def test_the_covariance_is_the_one_on_the_page():
     K = np.empty((3, 3))
     for i, (t, a) in enumerate(zip(rows.X[:, 0], rows.owner)):
         for j, (u, b) in enumerate(zip(rows.X[:, 0], rows.owner)):
-            own = 0.3 + 0.2 * t * u + 0.4 * k(t, u, 1.1)
+            own = 0.3 + 0.2 * (t + 0.3) * (u + 0.3) + 0.4 * k(t, u, 1.1)
             K[i, j] = 0.5 * k(t, u, 0.8) + (a == b) * own + (i == j) * 0.1
     fit = rows.y @ np.linalg.solve(K, rows.y)
     expected = 0.5 * (fit + np.log(np.linalg.det(K)) + 3 * np.log(2 * np.pi))
@@ -118,7 +120,7 @@ def test_points_on_all_rows_give_the_likelihood_and_its_gradient(form):
     np.testing.assert_allclose(gradient, slopes, atol=1e-5)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("form", [f for f in FORMS if f.common != SPLINE], ids=str)
 def test_the_bound_is_one_and_rises_with_the_points(form):
     federation, full = sites(form), parameters_of(form)
     places = grid(np.full(form.n_features, -2.0), np.full(form.n_features, 2.0), 16)
@@ -129,6 +131,36 @@ def test_the_bound_is_one_and_rises_with_the_points(form):
         share_missed(form, full, sums_of(federation, form, full, places[:n])) for n in (2, 16)
     ]
     assert missed[1] < missed[0]
+
+
+def test_a_spline_is_all_at_its_knots_and_walks_on_beyond_them():
+    """Likelihood, gradient and predictions are those of the dense process."""
+    form = FORMS[-1]
+    federation, full, knots = sites(form), parameters_of(form), grid(-1.75, 1.75, 8)
+    rows = rows_of(federation)._replace(knots=knots)
+    value, gradient = bound(federation, form, full, knots)
+    exact, slopes = dense_value(form, full, rows)
+    assert value == pytest.approx(exact, rel=1e-9) and share_missed(
+        form, full, sums_of(federation, form, full, knots)
+    ) == pytest.approx(0.0)
+    np.testing.assert_allclose(gradient[1:], slopes[1:], atol=1e-6)
+    X, points = np.array([[-3.0], [0.3], [1.75], [2.5], [4.0]]), points_at(form, full, knots)
+    known = weights(form, full, sums_of(federation, form, full, knots))
+    found = site_posterior(form, full, points, known, federation.client(3), X)
+    mean, spread = dense_posterior(form, full, rows, X, np.full(len(X), 3))
+    np.testing.assert_allclose(found[0], mean, atol=1e-7)
+    np.testing.assert_allclose(found[1], np.diagonal(spread), rtol=1e-6)
+    joint = site_joint(form, full, points, known, federation.client(3), X)[1]
+    np.testing.assert_allclose(joint, spread, atol=1e-6)
+    # Straight beyond the knots, with the variance of an integrated walk besides.
+    line = common_posterior(form, full, points, known, np.array([[2.0], [3.0], [4.0]]))
+    assert np.diff(line[0], 2)[0] == pytest.approx(0.0, abs=1e-9)
+    walk = common_posterior(form, full, points, known, np.array([[2.75]]))[1][0]
+    phi = features(form, full, points, np.array([[2.75]]))[0] * np.append(
+        np.full(8, np.exp(0.5 * full[0])), [1.0, 1.0]
+    )
+    carried = float((phi @ known.covariance @ phi.T)[0, 0])
+    assert walk - carried == pytest.approx(np.exp(full[0]) / 3.0)
 
 
 @pytest.mark.parametrize("absent", [(3,), (2, 3), (4,), (2, 3, 4)], ids=str)
@@ -183,7 +215,7 @@ def test_triangles_travel_and_become_matrices_again():
     form, federation = CommonForm(1), sites(CommonForm(1))
     gram = sums_of(federation, form, parameters_of(form), grid(-2, 2, 20)).gram
     upper = halves(gram)
-    assert upper.shape == (5, 6, 231)
+    assert upper.shape == (5, 7, 231)
     np.testing.assert_allclose(wholes(upper, 21), gram, rtol=1e-9, atol=1e-10)
 
 
@@ -228,7 +260,7 @@ def test_far_from_all_points_the_prior_is_left():
     assert mean[0] == pytest.approx(0.0, abs=1e-9) and variance[0] == pytest.approx(common)
     nobody = (np.zeros((0, 1)), np.zeros(0))
     _, variance = site_posterior(form, full, points, known, nobody, far)
-    assert variance[0] == pytest.approx(common + level + slope * 40.0**2 + own)
+    assert variance[0] == pytest.approx(common + level + slope * (40.0 - full[6]) ** 2 + own)
 
 
 def test_a_site_that_comes_later_is_as_one_that_was_there():
