@@ -4,7 +4,7 @@ from reproduction.liars import METHODS, WAYS, WITHDRAWN
 
 
 def test_honest_sites_bear_a_third_of_liars(kept_promises):
-    # One draw of three means and scales tells nothing of a ratio: the Standardizer's is for the study.
+    # One draw of three means and scales tells nothing of a ratio: the Standardizer's needs more.
     assert len(kept_promises("liars", but="Standardizer")) > 40
 
 
