@@ -419,9 +419,15 @@ def test_fit_auto_weighs_the_ways(tmp_path):
     lines = ["site,a,b,c,y"]
     for k in range(5):
         drawn = rng.normal(size=(8, 3))
-        rows = np.column_stack([drawn, drawn[:, 0] + k + 0.1 * rng.normal(size=8)])
+        rows = np.column_stack([drawn, drawn[:, 0] + k + 2.0 * rng.normal(size=8)])
         lines += [",".join([f"s{k}", *(f"{value:.6f}" for value in row)]) for row in rows]
     path = tmp_path / "auto.csv"
     path.write_text("\n".join(lines))
     done = run("fit", "auto", path, "--target", "y", "--folds", 2)
     assert done.exit_code == 0 and "won overall" in done.output and "by degrees" in done.output
+    assert "ways of sharing, '" in done.output and "over staying alone" in done.output
+    (place,) = (tmp_path / "fedkin-runs").iterdir()
+    told = json.loads((place / "run.json").read_text())["benefit"]
+    assert told["sites"] == [f"s{k}" for k in range(5)] and np.mean(told["gain"]) > 0
+    page = (place / "report.html").read_text()
+    assert "Which way of sharing foretells best" in page and "What joining gives each site" in page

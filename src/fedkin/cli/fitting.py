@@ -324,8 +324,9 @@ def fit(options: FitOptions) -> None:
     missing = list(dict.fromkeys(str(refusal) for refusal in getattr(model, "refusals_", ())))
     record = record_of(model, federation, table, options, told, checks, missing)
     record["scales"] = scales
-    if options.compare:
-        record["benefit"] = _compared(model, federation, options.seed)
+    benefit = _compared(model, federation, options)
+    if benefit is not None:
+        record["benefit"] = benefit
     predictions = None
     if asked_frame is not None:
         from fedkin.cli.predicting import predicted
@@ -375,16 +376,21 @@ def _benefit() -> Any:
     return benefit
 
 
-def _compared(model: Any, federation: Any, seed: int) -> dict[str, Any]:
-    """What joining gives each site, by rows left out."""
+def _compared(model: Any, federation: Any, options: FitOptions) -> dict[str, Any] | None:
+    """What joining gives each site, by rows left out; `Best` has left them out already."""
     from sklearn.base import clone
 
     from fedkin.report.benefits import benefit_record
 
+    if type(model).__name__ == "Best":
+        found = model.against_alone()
+        return None if found is None else benefit_record(found)
+    if not options.compare:
+        return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the fit to all rows gave its own
         way = clone(model).set_params(engine=None)
-        return benefit_record(_benefit()(way, federation, random_state=seed))
+        return benefit_record(_benefit()(way, federation, random_state=options.seed))
 
 
 def _configuration(options: FitOptions, table: TableOptions) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from fedkin.estimators.candidates import ONE, Fitted, checked, stays_alone, usua
 from fedkin.estimators.mixed_classes import encoded
 from fedkin.estimators.ways import row_scores
 from fedkin.federation import Federation
+from fedkin.inference.benefit import Benefit, of_ways
 from fedkin.inference.held_out import RESIDUAL, RMSE, HeldOut, rows_left_out, sites_left_out
 from fedkin.models.folds import row_folds
 from fedkin.models.stacking import (
@@ -392,6 +393,14 @@ class Best(FederatedEstimator):
         raise ValueError(
             "Best compares ways by itself: held_out_ and summary() have what left-out rows say"
         )
+
+    def against_alone(self) -> Benefit | None:
+        """What the best way gives each site over staying alone; None if alone is best.
+
+        The rows left out have also chosen the way, of a handful: that flatters it a little.
+        """
+        check_is_fitted(self, "ways_")
+        return of_ways(self.held_out_, self.best_way_)
 
     def won_at(self) -> dict[str, list[str]]:
         """Sites at which each way has the largest weight, by the way's name."""
