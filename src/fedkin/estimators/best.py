@@ -162,6 +162,8 @@ class Best(FederatedEstimator):
             raise ValueError("Best compares ways on rows that are in this process: fit(X, y, ...)")
         self.target_ = self._kind_of_target(X, y)
         data = self._data_of(X, y, groups)
+        if len(data.X) < 2:
+            raise ValueError("ways are compared at rows left out, which needs two; n_samples=1")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         ways = self._candidates_for(data, seed)
         self._weigh(ways, data, seed)
