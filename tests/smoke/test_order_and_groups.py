@@ -137,3 +137,15 @@ def test_conformal_intervals_are_those_of_the_rows_sites(shuffled):
     found = conformalize(LocalERM(), data, folds=3, method="exact", level=0.8)
     for one, other in zip(found.predict_interval(data), found.predict_interval(X, sites)):
         np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+def test_scores_of_rows_go_with_the_rows_of_a_shuffled_table(shuffled):
+    X, y, sites = shuffled
+    data = Federation.from_groups(X, sites, y)
+    model = MixedModel(random="intercept").fit(data)
+    scores = model._row_scores(model, data, data)
+    assert np.abs(scores["residual"]).max() < 0.1
+    expected = model.predict(X, sites)
+    np.testing.assert_allclose(
+        np.sort(scores["residual"]), np.sort(y - expected), rtol=1e-9, atol=1e-12
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,6 +39,7 @@ def usual(target: str, data: Federation, n_components: int | None, seed: int) ->
 
 
 def _for_numbers(data: Federation, seed: int) -> dict[str, Any]:
+    from fedkin.estimators.fgpr import FGPR
     from fedkin.estimators.fmlr import FMLR
     from fedkin.estimators.mixed_model import MixedModel
     from fedkin.estimators.site_models import PlainRegression
@@ -54,7 +54,7 @@ def _for_numbers(data: Federation, seed: int) -> dict[str, Any]:
     if filled >= KINDS_SITES:
         found["by kind"] = FMLR(random_state=seed)
     if data.n_features <= CURVE_COLUMNS and len(data.X) <= CURVE_ROWS:
-        found["common curve"] = _curve()
+        found["common curve"] = FGPR(common=True)
     return found
 
 
@@ -67,14 +67,6 @@ def _noise_differs(data: Federation) -> bool:
     variances = np.where(degrees > 0, residual / np.maximum(degrees, 1.0), 0.0)
     found = moderated(np.maximum(variances, 0.0), degrees, data.sizes.astype(float))
     return bool((found.degrees - degrees).min(initial=np.inf) < SAME_NOISE)
-
-
-def _curve() -> Any:
-    """A shared prior; around a common curve where the estimator has it."""
-    from fedkin.estimators.fgpr import FGPR
-
-    has_common = "common" in inspect.signature(FGPR).parameters
-    return FGPR(**({"common": True} if has_common else {"personalise": "posterior"}))
 
 
 def _for_classes() -> dict[str, Any]:
@@ -98,6 +90,7 @@ def _for_rows(n_groups: int, seed: int) -> dict[str, Any]:
         ONE: PooledEM(n_groups, **own),
         "groups": FedGrEM(n_groups, random_state=seed),
         "groups, own variances": FedGrEM(n_groups, **own),
+        "groups, own covariances": FedGrEM(n_groups, **{**own, "covariance_type": "full"}),
     }
 
 

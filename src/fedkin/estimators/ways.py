@@ -108,8 +108,10 @@ def row_scores(model: Any, test: Federation, train: Federation) -> dict[str, np.
 
     "rmse" holds negative squared errors, beside it "residual"; "error" is -1 for a wrong class.
     Where rows themselves are modelled, `y` are classes that the fit did not see; each site's groups
-    are named after the classes they have most in common with on the rows of training.
+    are named after the classes they have most in common with on the rows of training. Rows are in
+    the federation's own order, by site, whatever table it was made from.
     """
+    test, train = (replace(clients, of_table=0) for clients in (test, train))
     if hasattr(model, "predict_proba") and hasattr(model, "classes_"):
         return _of_classes(model, test)
     if hasattr(model, "score_samples") and not model._uses_target():
