@@ -160,6 +160,12 @@ def first_column(browser, j=1):
 
 
 @in_browser
+def test_an_axis_comes_back_to_zero(browser, pages):
+    browser.open(pages["kinds"])
+    assert browser.js("ticks(-0.53, 0.12, 7)") == [-0.5, -0.4, -0.3, -0.2, -0.1, 0, 0.1]
+
+
+@in_browser
 def test_the_table_of_sites_sorts_and_searches(browser, pages):
     browser.open(pages["kinds"])
     click = "document.querySelectorAll('#site-table th button')[{}].click()"
