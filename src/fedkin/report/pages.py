@@ -24,6 +24,11 @@ CARDS = {
     "bic": "BIC",
     "n_rounds": "rounds",
 }
+# What leaves sites where several ways are compared, besides what these send themselves.
+OF_WAYS = {
+    "scores": "sums of the scores of left-out rows, by way and fold",
+    "sums of products": "products of features and target, added up over rows",
+}
 # What is told of the benefit in the table of sites.
 BENEFIT_COLUMNS = ("gain", "low", "high")
 
@@ -177,12 +182,13 @@ def _what_left(model: Any) -> dict[str, Any] | None:
 
 
 def _meanings(model: Any) -> dict[str, str]:
-    algorithm = getattr(type(model), "_algorithm", None)
     found: dict[str, str] = {}
-    for step in getattr(algorithm, "steps", {}).values():
-        for name, field in {**step.reply, **step.optional}.items():
-            found.setdefault(name, field.meaning)
-    return found
+    for one in getattr(model, "fitted_", {"": model}).values():
+        algorithm = getattr(type(one), "_algorithm", None)
+        for step in getattr(algorithm, "steps", {}).values():
+            for name, field in {**step.reply, **step.optional}.items():
+                found.setdefault(name, field.meaning)
+    return {**OF_WAYS, **found} if hasattr(model, "ways_") else found
 
 
 def _why(model: Any) -> list[str]:

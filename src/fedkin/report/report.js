@@ -125,7 +125,8 @@ function ticks(low, high, n) {
   const raw = span / n, power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((k) => k * power).find((s) => span / s <= n) || 10 * power;
   const found = [];
-  for (let t = Math.ceil(low / step) * step; t <= high + step * 1e-9; t += step) found.push(Number(t.toPrecision(10)));
+  // Counted, not added up: a sum of steps does not come back to zero.
+  for (let k = Math.ceil(low / step); k * step <= high + step * 1e-9; k += 1) found.push(Number((k * step).toPrecision(10)));
   return found;
 }
 function scale(values, from, to, zero) {
