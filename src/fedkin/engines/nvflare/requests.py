@@ -34,6 +34,8 @@ from fedkin.engines.nvflare.participants import KitError
 
 # JSON is YAML, which is what FLARE reads.
 PROFILE, AUTHORITY, PARTICIPANT = "profile.yml", "authority", "participant.yml"
+# How the answer to a request must be called for FLARE to take it.
+ANSWER = ".signed.zip"
 # Who holds which key, by name, as it was approved.
 APPROVED = "approved.json"
 # Seconds a command of FLARE's may take, and the most a request may hold.
@@ -76,7 +78,7 @@ def open_federation(folder: str | Path, host: str, port: int | None = None) -> K
     _keep(folder, host, port, {})
     with tempfile.TemporaryDirectory(dir=folder) as place:
         own = request(ADMIN, Path(place) / "request", {"type": "admin", "role": ROLE})
-        signed = _sign(folder, own, Path(place) / "signed.zip")
+        signed = _sign(folder, own, Path(place) / f"{ADMIN}{ANSWER}")
         assemble(signed, own.parent, folder / ADMIN, fingerprint(folder))
     _keep(folder, host, port, {})
     close_to_others(folder)
@@ -109,6 +111,8 @@ def request(name: str, folder: Path, participant: Mapping[str, Any]) -> Path:
 
 def approve(folder: str | Path, path: str | Path, out: Path, renew: bool = False) -> Request:
     """Sign a request of a site or of the server; a coordinator is nobody's by request."""
+    if not out.name.endswith(ANSWER):
+        raise KitError(f"{out}: the answer to a request must be called NAME{ANSWER}")
     folder, asked = Path(folder), Request.read(path)
     facts = json.loads((folder / KITS_FILE).read_text())
     approved = json.loads((folder / APPROVED).read_text())
