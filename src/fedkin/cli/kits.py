@@ -114,6 +114,25 @@ def assemble(
     typer.echo(f"wrote {made}; {key} is not needed any more")
 
 
+@site.command("standardize")
+def standardize(
+    records: Annotated[Path, typer.Argument(help="The site's folder of records.", exists=True)],
+    run: Annotated[str, typer.Argument(help="A run of a Standardizer that has ended.")],
+    data: Annotated[Path, typer.Option("--data", help="The site's table.")],
+    out: Annotated[Path, typer.Option("--out", help="The scaled table (CSV).")],
+) -> None:
+    """Scale the site's own table as a Standardizer's run found; for `site run --data` after it."""
+    from fedkin.durable import open_private
+    from fedkin.engines.site_scaling import standardized
+
+    if out.exists():
+        raise ValueError(f"{out} exists already; choose another file")
+    text = standardized(records, run, data).write_csv()
+    with open_private(out, "wb") as file:
+        file.write(text.encode())
+    typer.echo(f"wrote {out}")
+
+
 @federation.command("withdraw")
 def withdraw(
     name: Annotated[str, typer.Argument(help="The site.")],

@@ -288,13 +288,10 @@ def replies_of(runs: Path, site: str) -> list[dict[str, Any]]:
             continue
         for number in book.rounds():
             record = book.read(number)
-            place = (
-                []
-                if record is None
-                else np.flatnonzero(record.replies.clients == names.index(site))
-            )
-            if record is not None and len(place):
-                size = sum(array[place[0]].nbytes for array in record.replies.values())
+            if record is None:
+                continue
+            for k in np.flatnonzero(record.replies.clients == names.index(site)):
+                size = sum(array[k].nbytes for array in record.replies.values())
                 fields = ", ".join(record.replies)
                 found.append({"run": folder.name, "round": number, "fields": fields, "bytes": size})
     return found
