@@ -9,8 +9,10 @@ from typing import Any
 import typer
 
 UNUSABLE = 2
-# What the question whether joining helps may fail with, without harm to the fit itself.
-NOT_ANSWERED = ("QuorumLost", "SitesNotReady", "Unfinished", "ValueError")
+BENEFIT_FILE = "benefit.txt"
+# What the question whether joining helps has sites send, beside the fit.
+BENEFIT_FIELDS = ("sums by fold", "scores of left-out rows")
+NOT_KNOWN = "Whether joining helps the sites is not known"
 
 
 def run_job(job: Any, source: Path, kits: Path, out: Path, timeout: float) -> None:
@@ -35,7 +37,8 @@ def run_job(job: Any, source: Path, kits: Path, out: Path, timeout: float) -> No
             run_id=run,
             schema=job.schema,
         )
-        told = did_joining_help(job, engine, run) if job.benefit else None
+        if job.benefit and not _answered(place):
+            (place / BENEFIT_FILE).write_text(did_joining_help(job, engine, run))
         model = _estimator(job, engine).fit()
     except SitesNotReady as error:
         typer.echo(str(error.table()))
@@ -44,9 +47,8 @@ def run_job(job: Any, source: Path, kits: Path, out: Path, timeout: float) -> No
     finally:
         attached.stop()
     _keep(model, job, place)
-    if told is not None:
-        (place / "benefit.txt").write_text(told)
-        typer.echo(told)
+    if job.benefit:
+        typer.echo((place / BENEFIT_FILE).read_text())
     typer.echo(f"wrote {place}")
 
 
@@ -59,14 +61,20 @@ def _estimator(job: Any, engine: Any) -> Any:
 
 def did_joining_help(job: Any, engine: Any, run: str) -> str:
     """What left-out rows say of every site; or why nobody knows, which does not stop the fit."""
+    from fedkin.engines.nvflare import SitesNotReady, Unfinished
     from fedkin.inference import benefit
+    from fedkin.protocol import QuorumLost
 
     try:
         return str(benefit(_estimator(job, BenefitRuns(engine, run))).summary()) + "\n"
-    except Exception as error:
-        if type(error).__name__ not in NOT_ANSWERED:
-            raise
-        return f"Whether joining helps the sites is not known: {error}\n"
+    except (QuorumLost, SitesNotReady, Unfinished, ValueError) as error:
+        return f"{NOT_KNOWN}: {error}\n"
+
+
+def _answered(place: Path) -> bool:
+    """Whether an earlier submission of the run has asked already."""
+    path = place / BENEFIT_FILE
+    return path.exists() and not path.read_text().startswith(NOT_KNOWN)
 
 
 class BenefitRuns:
@@ -98,7 +106,10 @@ def _keep(model: Any, job: Any, place: Path) -> None:
     took_part = {
         "sites": list(model._run.roster.names),
         "left_out": {site: str(fault) for site, fault in model._run.left_out.items()},
-        "fields": sorted(model.traffic_.bytes_up_by_field),
+        "fields": [
+            *sorted(model.traffic_.bytes_up_by_field),
+            *(BENEFIT_FIELDS if job.benefit else ()),
+        ],
     }
     write_bytes(place / "took_part.json", json.dumps(took_part, indent=1).encode())
     typer.echo(summary)
