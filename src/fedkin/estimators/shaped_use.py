@@ -33,9 +33,9 @@ class ShapedUse(MixtureEstimator):
     def fit(self, X=None, y=None, groups=None):
         """Fit to sites: rows X and a site name per row, or a Federation.
 
-        For regressions y is the target. For Gaussian mixtures y, if given (or the target of the
-        Federation), holds labels of rows, of any kind; NaN, None or -1 where it is not known. A
-        group is then a class.
+        For regressions y is the target. For Gaussian mixtures y, if given, holds labels of rows,
+        of any kind; NaN, None or -1 where it is not known. A group is then a class. A Federation's
+        own target is not used then, with a warning.
         """
         classes, codes = None, None
         given = self._labels_of(X, y)
@@ -51,34 +51,20 @@ class ShapedUse(MixtureEstimator):
         return self
 
     def _labels_of(self, X: Any, y: Any) -> Any:
-        """Labels of the rows of Gaussian mixtures: y, or what a Federation brings; None if none.
-
-        A Federation's target that cannot be labels is not used, which is said.
-        """
-        if self._uses_target() or not isinstance(X, Federation):
-            return None if self._uses_target() else y
-        if X.y is None:
+        """Labels of the rows of Gaussian mixtures, or None; a Federation's target is none."""
+        if self._uses_target():
             return None
-        known, why = X.y[np.isfinite(X.y)], ""
-        if (known != np.round(known)).any():
-            why = "its numbers are not whole, so they are no labels of groups"
-        elif not self._gaussian_settings().takes_labels:
-            why = "labels are for shrinkage='adaptive' with full M-steps on all rows"
-        if why:
-            named = X.target_name or "y"
-            self._warning(f"the target {named!r} of this Federation is not used: {why}")
-            return None
-        return X.y
-
-    def _gaussian_settings(self) -> Any:
-        """The settings, which know whether they take labels."""
-        return self._chosen_settings()
+        if isinstance(X, Federation) and X.y is not None:
+            self._warning(
+                f"the target {X.target_name or 'y'!r} of this Federation is not used: a mixture of "
+                "rows has no target. If it holds labels of groups: fit(clients.X, clients.y, "
+                "groups=clients.groups)"
+            )
+        return None if isinstance(X, Federation) else y
 
     def _federation(self, X: Any, y: Any, groups: Any) -> Federation | None:
         codes = getattr(self, "_given_codes", None)
-        if codes is None or not isinstance(X, Federation):
-            return super()._federation(X, y if codes is None else codes, groups)
-        return super()._federation(replace(X, y=codes), y, groups)
+        return super()._federation(X, y if codes is None else codes, groups)
 
     def _settings_for(self, settings: Any, federation: Federation | None) -> Any:
         if getattr(self, "_given_codes", None) is None:
@@ -176,7 +162,7 @@ class ShapedUse(MixtureEstimator):
         if given is not None and hasattr(self, "classes_"):
             codes = encoded(given, self.classes_)[1]
         if isinstance(X, Federation):
-            X, codes = replace(X, y=codes), y
+            X, codes = replace(X, y=None), y
         clients = self._new_clients(X, codes, groups, needs_target=False)
         for name, place in zip(clients.names, self._places(clients)):
             if place >= 0:

@@ -27,7 +27,7 @@ class Standardizer(OneToOneFeatureMixin, TransformerMixin, FederatedEstimator):
         takes every site as one group.
     robust : bool
         Medians over sites in place of sums, and sites with an odd scatter are left out of the
-        whitening: 30 % of the sites lying move means and scales by a tenth of a standard deviation.
+        whitening: a minority of contaminated sites then does little harm.
     random_state : int, RandomState or None
         Decides which rows are grouped first at a site with thousands of rows; nothing else.
 

@@ -192,6 +192,8 @@ class Benefit:
         tables, new = {"sites": self.table()}, self.new_site_table()
         if new is not None:
             tables["new sites"] = new
+        if ONE not in self.held_out.ways:
+            return Summary(f"Benefit of {self.method}", tables, [self.sentence])
         found = self.against_one
         one = (
             f"Over one model for all it gains {found.mean:.3g} ({found.mean_low:.3g} to "
@@ -282,6 +284,14 @@ def benefit(
         raise ValueError(f"metric must be one of {listed(sorted(held.metrics))}, not {metric!r}")
     name = type(estimator).__name__
     return judged(Benefit(name, metric, 0.0, 0.0, level, held, left), margin)
+
+
+def of_ways(held: HeldOut, way: str, metric: str = "log", level: float = 0.95) -> Benefit | None:
+    """What one of several ways gives over staying alone; None if nobody stayed alone to compare."""
+    if way == ALONE or ALONE not in held.ways:
+        return None
+    named = replace(held, ways=tuple(JOINING if name == way else name for name in held.ways))
+    return judged(Benefit(repr(way), metric, 0.0, 0.0, level, named), None)
 
 
 def judged(found: Benefit, margin: float | None) -> Benefit:

@@ -466,6 +466,8 @@ CHECKS: dict[str, Check] = {
 
 # Quick and surely wrong: what estimators warn of by themselves, up to so many numbers.
 AT_FIT = ("FK003", "FK005")
+# And of tables from files, whose first column is often the number of the row.
+OF_FILES = (*AT_FIT, "FK008")
 NUMBERS_AT_FIT = 2_000_000
 
 
@@ -542,7 +544,13 @@ def checks_of_table(
     chosen = list(features or [c for c in table.columns if c not in (client, target)])
     y = None if target is None else numeric_column(table[target], target)
     rows = nw.to_native(table.select(chosen))
-    return checks(rows, y, table[client].to_list(), ignore=ignore)
+    found = checks(rows, y, table[client].to_list(), ignore=ignore)
+    return Findings(tuple(_named(finding, target) for finding in found))
+
+
+def _named(finding: Finding, target: str | None) -> Finding:
+    """A finding that calls the target by its name."""
+    return replace(finding, fact=finding.fact.replace("target 'y'", f"target {target!r}"))
 
 
 def found_by(data: Federation, codes: Sequence[str], n_groups: int | None = None) -> list[Finding]:
@@ -568,6 +576,11 @@ def findings_at_fit(data: Federation) -> list[Finding]:
     if data.X.size > NUMBERS_AT_FIT or not len(data.X):
         return []
     return found_by(data, AT_FIT)
+
+
+def findings_of_table(data: Federation) -> list[Finding]:
+    """What is told of a table from a file before it is fitted."""
+    return found_by(data, OF_FILES) if len(data.X) and data.X.size <= NUMBERS_AT_FIT else []
 
 
 def _looked_at(X: Any, y: Any, groups: Any) -> tuple[list[Finding], Federation | None]:

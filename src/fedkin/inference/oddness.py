@@ -144,7 +144,9 @@ def _where(
     if evidence.draws is not None:
         return _by_draws(evidence, place, information)
     rank, square = np.maximum(place.rank, 1.0), place.square
-    freedom = 1.0 / (1.0 / place.freedom + 1.0 / noise_freedom)
+    # Satterthwaite: how well the noise is known matters as far as sampling makes the distance.
+    own = np.trace(place.weights @ inverse(information), axis1=1, axis2=2) / rank
+    freedom = 1.0 / (1.0 / place.freedom + np.clip(own, 0.0, 1.0) ** 2 / noise_freedom)
     beyond = np.maximum(freedom - rank + 1.0, 1.0) if place.full else freedom
     scaled = square * beyond / freedom if place.full else square
     with np.errstate(invalid="ignore", divide="ignore"):

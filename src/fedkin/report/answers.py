@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedkin.names import listed
+from fedkin.report.words import WAYS
 
 # Sites named in a sentence.
 NAMED = 5
@@ -20,9 +21,8 @@ def answer(model: Any, record: Mapping[str, Any] | None = None) -> str:
 
 
 def _found(model: Any) -> list[str]:
-    if hasattr(model, "ways_") or hasattr(model, "scores_by_way_"):
-        return [model.summary().title + "."]
     for has, say in (
+        ("ways_", _best_way),
         ("fixed_effects", _degrees),
         ("site_kernels_", _curves),
         ("kernel_", _curves),
@@ -33,6 +33,26 @@ def _found(model: Any) -> list[str]:
         if hasattr(model, has):
             return say(model)
     return [model.summary().title + "."]
+
+
+def _best_way(model: Any) -> list[str]:
+    """Which way of sharing has the largest weight, how well it foretells, and what it found."""
+    ways, best, m = list(model.ways_), model.best_way_, len(model.client_names_)
+    scores = dict(zip(ways, np.nanmean(model.held_out_.means("log"), axis=1)))
+    what = f" ({WAYS[best]})" if best in WAYS else ""
+    won = int((model.site_weights_.argmax(axis=1) == ways.index(best)).sum())
+    share = f"{100 * model.weights_[ways.index(best)]:.0f} %"
+    second = sorted((way for way in ways if way != best), key=lambda way: -scores[way])[:1]
+    rivals = [way for way in dict.fromkeys([*second, "alone"]) if way in scores and way != best]
+    told = "".join(f", that of {way!r} {scores[way]:.3g}" for way in rivals)
+    winner = model.fitted_[best]
+    return [
+        f"Of {len(ways)} ways of sharing, {best!r}{what} has the largest weight: {share} over all, "
+        f"and the largest at {won} of {m} sites.",
+        f"Its mean log score at rows that were left out is {scores[best]:.3g}{told} (higher is "
+        "better).",
+        *(_found(winner) if hasattr(winner, "client_names_") else ()),
+    ]
 
 
 def _kinds(model: Any) -> list[str]:

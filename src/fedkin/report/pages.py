@@ -24,6 +24,8 @@ CARDS = {
     "bic": "BIC",
     "n_rounds": "rounds",
 }
+# What is told of the benefit in the table of sites.
+BENEFIT_COLUMNS = ("gain", "low", "high")
 
 
 def report(model: Any, record: Mapping[str, Any] | None = None, title: str | None = None) -> str:
@@ -125,10 +127,10 @@ def _with_benefit(sites: Table, record: Mapping[str, Any]) -> Table:
         return sites
     place = {name: k for k, name in enumerate(told["sites"])}
     rows = [place.get(str(name)) for name in sites["site"]]
-    columns = dict(sites)
-    for name in ("gain", "low", "high"):
-        columns[name] = [None if k is None else told[name][k] for k in rows]
-    return Table(columns, sites.title)
+    told_of = {n: [None if k is None else told[n][k] for k in rows] for n in BENEFIT_COLUMNS}
+    # Beside name and size, where they are seen without scrolling.
+    first = {name: column for name, column in sites.items() if name in ("site", "rows")}
+    return Table({**first, **told_of, **dict(sites)}, sites.title)
 
 
 def _table(key: str, table: Table) -> dict[str, Any]:
@@ -207,7 +209,7 @@ def _next(model: Any, record: Mapping[str, Any]) -> list[str]:
         steps.append("Fit again with a larger --max-rounds: the search had not come to its end.")
     if any("have no more rows than there are features" in t for t in record.get("checks", ())):
         steps.append("Leave columns out (--features), or collect rows at the smallest sites.")
-    if not record.get("benefit"):
+    if not record.get("benefit") and not hasattr(model, "ways_"):
         steps.append("Ask what joining gives each site: fedkin compare METHOD data.csv.")
     steps.append("Predict new rows: fedkin predict RUN new.csv; rows of a new site: fedkin adapt.")
     steps.append("On real sites the same method runs without data leaving them: see the README.")

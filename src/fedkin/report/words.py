@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+# Ways of sharing that are tried where nobody chose one, in words.
+WAYS = {
+    "alone": "every site by itself",
+    "one model": "one model for all sites",
+    "by degrees": "a model for each site, around a common one",
+    "by degrees, own noise": "a model and a noise for each site, around common ones",
+    "by kind": "sites of a few kinds",
+    "common curve": "a curve for each site, around a common one",
+    "groups": "groups of rows that mean the same at every site",
+    "groups, own variances": "groups of rows that mean the same at every site",
+}
 COLUMNS = {
     "site": "The site's name.",
     "rows": "Rows of data that the site has.",
@@ -28,7 +39,17 @@ COLUMNS = {
     "bytes up": "Bytes that left all sites together.",
     "bytes down": "Bytes that came to all sites together.",
     "a site sent": "Bytes that left one site, on average.",
-    "weight": "Share of the sites that follow it.",
+    "weight": "Its share: of the sites that follow it, or of a prediction that combines several.",
+    "way": "A way of sharing that was tried.",
+    "best way": "The way with the largest weight at this site.",
+    "point": "Weight in the prediction of a single number, by squared errors of left-out rows.",
+    "left-out log score": "Mean log density of rows that the fit had not seen; the higher, the "
+    "better.",
+    "left-out rmse": "Root mean squared error at rows that the fit had not seen.",
+    "left-out error": "Share of wrong classes at rows that the fit had not seen.",
+    "sites won": "Sites at which this way has the largest weight.",
+    "weight at new sites": "Its weight at a site that was not in the fit.",
+    **dict.fromkeys(WAYS, "Weight of this way in the predictions at the site."),
     "component": "Number of the regression; the one with the most sites is 0.",
     "identified": "Whether any site belongs to it.",
     "sites": "How many sites belong to it.",

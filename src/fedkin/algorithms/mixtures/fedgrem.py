@@ -111,10 +111,10 @@ class FedGremSettings(JoinedSettings):
     def shaped(self) -> bool:
         """Whether groups have covariances of their own (`shaped`), or labels."""
         chosen = self.n_components is None
-        return self.takes_labels and (self.labels or chosen or self.covariance_type in OWN_KINDS)
+        return self._plain and (self.labels or chosen or self.covariance_type in OWN_KINDS)
 
     @property
-    def takes_labels(self) -> bool:
+    def _plain(self) -> bool:
         """Gaussian mixtures by full M-steps on all rows."""
         plain = self.shrinkage == "adaptive" and self.site_step == "em" and self.local_steps == 1
         other = self.clip or self.threshold or self.batch_size
@@ -133,7 +133,7 @@ class FedGremSettings(JoinedSettings):
             "n_components=None": self.n_components is None,
             "covariance_type='full'": self.covariance_type == "full" and self.family == "gaussian",
         }
-        for what in (what for what, is_so in wanted.items() if is_so and not self.takes_labels):
+        for what in (what for what, is_so in wanted.items() if is_so and not self._plain):
             raise ValueError(
                 f"{what} is for family='gaussian' with shrinkage='adaptive', step='em' and none of "
                 "clip, threshold, batch_size, local_steps"
