@@ -7,9 +7,11 @@ import stat
 import zipfile
 
 import pytest
+from typer.testing import CliRunner
 
 pytest.importorskip("nvflare", reason="the nvflare extra is not installed")
 
+from fedkin.cli import app
 from fedkin.engines.nvflare import Kits, requests
 from fedkin.engines.nvflare.kits import COORDINATORS
 from fedkin.engines.nvflare.participants import Kit, KitError
@@ -87,3 +89,24 @@ def test_a_withdrawn_site_comes_back_by_a_new_request_only(opened):
         Kits.withdraw(home, "porto")
     requests.approve(home, opened / "porto" / "porto.request.zip", opened / "porto.signed.zip")
     assert "porto" in Kits.load(home).sites
+
+
+def test_the_coordinator_renews_its_own_kit(opened):
+    home = opened / "home"
+    key = home / "admin@fedkin.org" / "startup" / "client.key"
+    before, known = key.read_bytes(), Kits.load(home).sites
+    done = CliRunner().invoke(app, ["federation", "renew", str(home)])
+    assert done.exit_code == 0, done.output
+    assert key.read_bytes() != before and b"PRIVATE KEY" in key.read_bytes()
+    assert list(Kits.load(home / "admin@fedkin.org").sites) == list(known)
+
+
+def test_all_kits_can_be_made_in_one_place(tmp_path):
+    call = ["federation", "new", str(tmp_path / "kits"), "--port", "8123", "--site", "a"]
+    done = CliRunner().invoke(app, [*call, "--site", "b"])
+    assert done.exit_code == 0, done.output
+    assert "server listens on localhost:8123" in done.output
+    kits = Kits.load(tmp_path / "kits")
+    assert Kit.open(kits.sites["b"], "client").name == "b"
+    with pytest.raises(KitError, match="not the kit of a server"):
+        Kit.open(kits.sites["b"], "server")

@@ -179,7 +179,9 @@ def test_the_best_way_is_laid_beside_staying_alone():
     groups = np.repeat([f"site-{k}" for k in range(12)], 8)
     X = rng.normal(size=(96, 3))
     y = np.repeat(rng.normal(size=12), 8) + X[:, 0] + rng.normal(size=96)
-    model = Best([MixedModel(random="intercept"), LocalERM()], folds=2, random_state=0).fit(X, y, groups=groups)
+    model = Best([MixedModel(random="intercept"), LocalERM()], folds=2, random_state=0).fit(
+        X, y, groups=groups
+    )
     assert model.against_alone() is None  # nobody is called alone
     ways = {"alone": LocalERM(), "by degrees": MixedModel(random="intercept")}
     model = Best(ways, folds=2, random_state=0).fit(X, y, groups=groups)

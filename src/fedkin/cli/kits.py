@@ -45,6 +45,17 @@ def open_federation(
     typer.echo(f"{folder / requests.AUTHORITY} holds the authority's key: keep it offline.")
 
 
+@federation.command("renew")
+def renew(
+    folder: Annotated[Path, typer.Argument(help="The folder of `federation open`.", exists=True)],
+) -> None:
+    """Make the coordinator's own kit again, with a new key and a new certificate."""
+    from fedkin.engines.nvflare import requests
+
+    requests.renew_coordinator(folder)
+    typer.echo(f"the coordinator's kit in {folder} is new")
+
+
 @federation.command("approve")
 def approve(
     folder: Annotated[Path, typer.Argument(help="The folder of `federation open`.", exists=True)],

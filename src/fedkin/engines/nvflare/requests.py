@@ -76,13 +76,21 @@ def open_federation(folder: str | Path, host: str, port: int | None = None) -> K
     write_json(folder / PROFILE, profile)
     _flare("cert", "init", "--profile", folder / PROFILE, "-o", folder / AUTHORITY)
     _keep(folder, host, port, {})
+    renew_coordinator(folder)
+    return Kits.load(folder)
+
+
+def renew_coordinator(folder: str | Path) -> None:
+    """Make the coordinator's own kit, with a new key; an old one is replaced when it is ready."""
+    folder = Path(folder).resolve()
     with tempfile.TemporaryDirectory(dir=folder) as place:
         own = request(ADMIN, Path(place) / "request", {"type": "admin", "role": ROLE})
         signed = _sign(folder, own, Path(place) / f"{ADMIN}{ANSWER}")
-        assemble(signed, own.parent, folder / ADMIN, fingerprint(folder))
-    _keep(folder, host, port, {})
+        made = assemble(signed, own.parent, Path(place) / "kit", fingerprint(folder))
+        shutil.copyfile(folder / KITS_FILE, made / KITS_FILE)
+        shutil.rmtree(folder / ADMIN, ignore_errors=True)
+        shutil.move(made, folder / ADMIN)
     close_to_others(folder)
-    return Kits.load(folder)
 
 
 def request_site(name: str, folder: str | Path) -> Path:
