@@ -86,7 +86,7 @@ class Encoding:
                 )
                 continue
             try:
-                parts.append(_numbers(table[column.name], column))
+                parts.append(column_numbers(table[column.name], column))
             except ValueError as error:
                 offenders.append(Finding("error", None, *str(error).split("; ", 1)))
         if offenders:
@@ -117,13 +117,13 @@ def target_column(column: Any, name: str, classes: Sequence[str] = ()) -> Floats
     if classes:
         return _codes(column, name, classes, missing=np.nan)
     if _kind(column, name) == "levels":
-        words = sorted(set(_words(column).tolist()))
+        words = sorted(set(words_of(column).tolist()))
         raise ValueError(
             f"target {name!r} holds words ({listed(words, 3)}), not numbers; take a method for "
             "classes (ODCL with loss='logistic', MixedModel with family='multinomial'), or encode "
             "it"
         )
-    return _numbers(column, Column(name, _kind(column, name)))[:, 0]
+    return column_numbers(column, Column(name, _kind(column, name)))[:, 0]
 
 
 # ------------------------------------------------------------------ one column
@@ -156,7 +156,7 @@ def _column(column: Any, name: str) -> Column:
     kind = _kind(column, name)
     if kind != "levels":
         return Column(name, kind)
-    words = _words(column)
+    words = words_of(column)
     met = set(words.tolist())
     levels = [level for level in _categories(column) if level in met] or sorted(met - {MISSING})
     levels += [MISSING] * (MISSING in met and MISSING not in levels)
@@ -176,7 +176,7 @@ def _categories(column: Any) -> list[str]:
     return [str(level) for level in column.cat.get_categories().to_list()]
 
 
-def _words(column: Any) -> Array:
+def words_of(column: Any) -> Array:
     """Words of every row; a missing one is MISSING."""
     values = column.to_list()
     gap = [value is None or value != value or str(value).strip() in NO_WORD for value in values]
@@ -184,7 +184,7 @@ def _words(column: Any) -> Array:
 
 
 def _codes(column: Any, name: str, levels: Sequence[str], missing: float | None = None) -> Floats:
-    words = _words(column)
+    words = words_of(column)
     place: dict[str, float] = {level: float(k) for k, level in enumerate(levels)}
     if missing is not None:
         place.setdefault(MISSING, missing)
@@ -197,7 +197,7 @@ def _codes(column: Any, name: str, levels: Sequence[str], missing: float | None 
     return np.array([place[word] for word in words], dtype=np.float64)
 
 
-def _numbers(column: Any, like: Column) -> Floats:
+def column_numbers(column: Any, like: Column) -> Floats:
     """A column as numbers (n, features)."""
     import narwhals.stable.v1 as nw
 

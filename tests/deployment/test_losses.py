@@ -57,7 +57,7 @@ def test_what_is_wrong_with_data_is_one_safe_word(tmp_path):
         Fault(Reason.COLUMN, "z"): lambda: site_data("a", path, "z", ["bmi"]),
         Fault(Reason.COLUMN): lambda: site_data("a", path, "y", None),
         Fault(Reason.NUMBER, "name"): lambda: site_data("a", path, "y", ["name"]),
-        Fault(Reason.VALUES): lambda: site_data("a", path, "y", ["bmi"]),
+        Fault(Reason.VALUES, "bmi"): lambda: site_data("a", path, "y", ["bmi"]),
         Fault(Reason.DATA): lambda: site_data("a", tmp_path / "none.csv", "y", ["bmi"]),
     }
     for fault, call in wrong.items():

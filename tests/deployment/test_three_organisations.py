@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,7 @@ pytest.importorskip("nvflare", reason="the nvflare extra is not installed")
 from fedkin import MixedModel
 from fedkin.engines.site import site_model
 from fedkin.federation import Federation
+from fedkin.inference import benefit
 from fedkin.privacy import Ledger
 
 pytestmark = [pytest.mark.flare, pytest.mark.deploy]
@@ -29,9 +31,13 @@ JOB = """
 method = "MixedModel"
 name = "pressure-1"
 features = ["age", "bmi"]
+benefit = true
 
 [settings]
 random = "intercept"
+
+[schema.age]
+unit = "standard deviations"
 
 [rules]
 on_loss = "wait"
@@ -40,7 +46,7 @@ on_loss = "wait"
 
 POLICY = """
 [allow]
-methods = ["mixed_model", "standardizer"]
+methods = ["mixed_model", "held_out", "standardizer"]
 coordinators = ["admin@fedkin.org"]
 
 [limits]
@@ -60,8 +66,8 @@ def fedkin(*words, **options):
     )
 
 
-def done(*words, timeout=200, code=0):
-    process = fedkin(*words)
+def done(*words, timeout=200, code=0, **options):
+    process = fedkin(*words, **options)
     told, _ = process.communicate(timeout=timeout)
     assert process.returncode == code, told
     return told
@@ -75,16 +81,22 @@ def site_table(seed):
 
 @pytest.fixture(scope="module")
 def organisations(tmp_path_factory):
-    """Each organisation has its own folder with its own kit; the folder of the kits is gone."""
+    """Each organisation has its own folder with its own key; only requests and answers travel."""
     top = tmp_path_factory.mktemp("organisations")
-    options = [word for name in NAMES for word in ("--site", name)]
-    done("federation", "new", top / "kits", *options)
-    made = next((top / "kits" / "fedkin").glob("prod_*"))
-    kits = {"server": "localhost", "coordinator": "admin@fedkin.org"} | {n: n for n in NAMES}
-    for owner, kit in kits.items():
+    home = top / "coordinator"
+    told = done("federation", "open", home)
+    mark = re.search("SHA256:[0-9A-F:]{95}", told)[0]
+    port = re.search("localhost:([0-9]+)", told)[1]
+    asks = {"server": ("server", "request", "localhost", "--port", port)}
+    asks |= {name: ("site", "request", name) for name in NAMES}
+    for owner, words in asks.items():
         (top / owner).mkdir()
-        shutil.move(made / kit, top / owner / "kit")
-    shutil.rmtree(top / "kits")
+        done(*words, cwd=top / owner)
+        (request,) = (top / owner / "key").glob("*.request.zip")
+        answer = top / f"{owner}.signed.zip"
+        done("federation", "approve", home, request, "--out", answer)
+        done(words[0], "kit", answer, "--fingerprint", mark, cwd=top / owner)
+        shutil.rmtree(top / owner / "key")
     for k, name in enumerate(NAMES):
         X, y = site_table(k)
         table = np.column_stack([X, y])
@@ -93,8 +105,9 @@ def organisations(tmp_path_factory):
     running = {"server": fedkin("server", "run", "kit", cwd=top / "server")}
     for name in NAMES:
         (top / name / "policy.toml").write_text(POLICY)
+        (top / name / "units.toml").write_text('age = "standard deviations"')
         words = ("--data", "data.csv", "--target", "pressure", "--policy", "policy.toml")
-        words = (*words, "--out", "records")
+        words = (*words, "--units", "units.toml", "--out", "records")
         running[name] = fedkin("site", "run", "kit", *words, cwd=top / name)
     try:
         wait_for(top)
@@ -111,7 +124,7 @@ def organisations(tmp_path_factory):
 def wait_for(top):
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        process = fedkin("federation", "status", "--kits", top / "coordinator" / "kit")
+        process = fedkin("federation", "status", "--kits", top / "coordinator")
         told, _ = process.communicate(timeout=60)
         if process.returncode == 0 and told.count("connected") == 3 and "not conn" not in told:
             return
@@ -124,7 +137,7 @@ def test_a_job_runs_on_kits_alone_and_agrees_with_one_process(organisations):
     (top / "coordinator" / "job.toml").write_text(JOB)
     told = done(
         *("federation", "submit", top / "coordinator" / "job.toml"),
-        *("--kits", top / "coordinator" / "kit", "--out", top / "coordinator" / "results"),
+        *("--kits", top / "coordinator", "--out", top / "coordinator" / "results"),
     )
     assert "3 sites, 240 rows" in told and "bmi" in told
     place = top / "coordinator" / "results" / "pressure-1"
@@ -136,22 +149,31 @@ def test_a_job_runs_on_kits_alone_and_agrees_with_one_process(organisations):
     assert "MixedModel" in done("federation", "results", "pressure-1", "--out", place.parent)
     for k, name in enumerate(NAMES):
         records = top / name / "records"
-        assert {line["run"] for line in Ledger(records / "ledger").lines()} == {"pressure-1"}
+        assert {line["run"] for line in Ledger(records / "ledger").lines()} == {
+            *("pressure-1", "pressure-1.held-out-sums", "pressure-1.held-out-scores")
+        }
         model = site_model(records, "pressure-1")
         np.testing.assert_array_equal(model["shared.coef"], coef)
         np.testing.assert_allclose(model["own.effects"], effects[k], rtol=1e-9, atol=1e-9)
-        assert "What left us: 1 replies" in (records / "pressure-1" / "report.txt").read_text()
+        report = (records / "pressure-1" / "report.txt").read_text()
+        assert "What left us: 3 replies" in report
+        gain, low, high = re.search(r"gains (\S+) \((\S+) to (\S+),", report).groups()
+        assert float(low) < float(gain) < float(high)
+    joined = benefit(MixedModel(random="intercept"), together, folds=5, new_sites=False)
+    means = joined.held_out.means("log")
+    assert f"alone {means[0][2]:.4g}, joining {means[1][2]:.4g}" in report
+    assert "Benefit of MixedModel" in (place / "benefit.txt").read_text()
 
 
 def test_a_run_is_resumed_by_its_name_and_can_be_read(organisations):
     top, _ = organisations
-    out, kit = top / "coordinator" / "results", top / "coordinator" / "kit"
+    out, kit = top / "coordinator" / "results", top / "coordinator"
     again = done("federation", "resume", "pressure-1", "--kits", kit, "--out", out)
     assert (out / "pressure-1" / "summary.txt").read_text().strip() in again
     shown = done("journal", "show", top / "server" / "kit" / "fedkin" / "runs" / "pressure-1")
     assert "algorithm: mixed_model" in shown and "ended: True" in shown
     shown = done("ledger", "show", top / "lyon" / "records", "--values")
-    assert "pressure-1 round 1 statistics:" in shown and "1 replies" in shown
+    assert "pressure-1 round 1 statistics:" in shown and "3 replies" in shown
     assert "stopped: nothing was running" in done("federation", "stop", "--kits", kit)
 
 
@@ -160,7 +182,7 @@ def test_a_method_that_sites_do_not_allow_is_refused_by_them(organisations):
     job = top / "coordinator" / "fmlr.toml"
     job.write_text('method = "FMLR"\nfeatures = ["age", "bmi"]')
     told = done(
-        *("federation", "submit", job, "--kits", top / "coordinator" / "kit"),
+        *("federation", "submit", job, "--kits", top / "coordinator"),
         *("--out", top / "coordinator" / "results"),
         code=2,
     )
@@ -170,13 +192,27 @@ def test_a_method_that_sites_do_not_allow_is_refused_by_them(organisations):
 def test_a_missing_column_stops_the_job_with_a_table(organisations):
     top, _ = organisations
     job = top / "coordinator" / "wrong.toml"
-    job.write_text(JOB.replace('"bmi"', '"weight"').replace("pressure-1", "pressure-2"))
+    wrong = JOB.replace('"bmi"', '"weight"').replace("pressure-1", "pressure-2")
+    job.write_text(wrong.replace('"standard deviations"', '"years"').replace("= true", "= false"))
     told = done(
-        *("federation", "submit", job, "--kits", top / "coordinator" / "kit"),
+        *("federation", "submit", job, "--kits", top / "coordinator"),
         *("--out", top / "coordinator" / "results"),
         code=2,
     )
     assert told.count("a column is missing in 'weight'") == 3
+    assert told.count("another unit than the job's, or none declared in 'age'") == 3
+
+
+def test_what_a_withdrawn_site_had_sent_is_named(organisations):
+    top, _ = organisations
+    home = top / "coordinator"
+    told = done("federation", "withdraw", "porto", "--kits", home, "--out", home / "results")
+    assert "pressure-1" in told and "statistics" in told
+    shown = done("server", "sent", top / "server" / "kit", "porto")
+    runs = ("pressure-1", "pressure-1.held-out-sums", "pressure-1.held-out-scores")
+    assert all(run in shown for run in runs)
+    assert "porto" not in done("federation", "status", "--kits", home)
+    done("federation", "withdraw", "porto", "--kits", home, code=2)
 
 
 def test_a_site_stops_cleanly_and_leaves_nobody_behind(organisations):

@@ -73,6 +73,8 @@ class HeldOutResult(Result):
     products: Floats | None = None
     rows: Floats | None = None
 
+    for_one = ("totals", "products", "rows")
+
     def account(self, about: Any) -> list[str]:
         """What left the sites."""
         if self.statistics is not None:

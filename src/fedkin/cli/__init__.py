@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedkin.cli import answers, federation, odcl, predicting, records
+from fedkin.cli import answers, federation, kits, odcl, predicting, records
 from fedkin.cli import data as tables
 from fedkin.cli.asking import (
     AsJson,
@@ -68,9 +68,9 @@ app.add_typer(tables.app, name="data")
 app.add_typer(odcl.app, name="odcl")
 app.add_typer(records.ledger, name="ledger")
 app.add_typer(records.journal, name="journal")
-app.add_typer(federation.federation, name="federation")
-app.add_typer(federation.server, name="server")
-app.add_typer(federation.site, name="site")
+app.add_typer(kits.federation, name="federation")
+app.add_typer(kits.server, name="server")
+app.add_typer(kits.site, name="site")
 app.command("demo")(federation.demo)
 
 

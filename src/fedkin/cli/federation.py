@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from fedkin.cli.jobs import run_job
+
 federation = typer.Typer(help="The coordinator's commands.", no_args_is_help=True)
 server = typer.Typer(help="The server's commands.", no_args_is_help=True)
 site = typer.Typer(help="A site's commands.", no_args_is_help=True)
@@ -15,7 +17,6 @@ Kits = Annotated[
     Path, typer.Option("--kits", help="The folder of `federation new`, or the coordinator's kit.")
 ]
 KitFolder = Annotated[Path, typer.Argument(help="The start-up kit.", exists=True, file_okay=False)]
-UNUSABLE = 2
 
 
 @federation.command("new")
@@ -68,6 +69,9 @@ def run_site(
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for what the site keeps: ledger, models.")
     ] = None,
+    units: Annotated[
+        Path | None, typer.Option("--units", help='Units of the columns (TOML: age = "years").')
+    ] = None,
 ) -> None:
     """Take part with the site's own table, in the foreground, until told to stop (Ctrl-C)."""
     from fedkin.engines.nvflare.participants import (
@@ -76,6 +80,7 @@ def run_site(
         configure_site,
         run_in_foreground,
     )
+    from fedkin.engines.schema import read_units
     from fedkin.privacy import SitePolicy
 
     own = Kit.open(kit, "client")
@@ -85,6 +90,8 @@ def run_site(
     facts: dict[str, Any] = {"data": str(data.resolve())}
     if target is not None:
         facts["target"] = target
+    if units is not None:
+        facts["units"] = read_units(units)
     if policy is not None:
         SitePolicy.read(policy)
         facts["policy"] = str(policy.resolve())
@@ -122,7 +129,7 @@ def submit(
     """Run a job on the federation and write its results; resubmits by itself what breaks off."""
     from fedkin.engines.nvflare.job_file import JobFile
 
-    _run_job(JobFile.read(job), job, kits, out, timeout)
+    run_job(JobFile.read(job), job, kits, out, timeout)
 
 
 @federation.command("resume")
@@ -140,7 +147,7 @@ def resume(
     kept = out / run / "job.toml"
     if not kept.exists():
         raise ValueError(f"there is no run {run!r} in {out}; give --out of its submission")
-    _run_job(replace(JobFile.read(kept), name=run), kept, kits, out, timeout)
+    run_job(replace(JobFile.read(kept), name=run), kept, kits, out, timeout)
 
 
 @federation.command("status")
@@ -256,43 +263,6 @@ def _demo_data(folder: Path) -> dict[str, Path]:
         header = ",".join([*DEMO_FEATURES, DEMO_TARGET])
         np.savetxt(files[name], own, delimiter=",", header=header, comments="", fmt="%.6g")
     return files
-
-
-def _run_job(job: Any, source: Path, kits: Path, out: Path, timeout: float) -> None:
-    """Attach, run, and keep what came of it in a folder of the run's name."""
-    import shutil
-    import uuid
-
-    import numpy as np
-
-    import fedkin
-    from fedkin.durable import private_folder, save_arrays
-    from fedkin.engines.nvflare import Deployment, Flare, SitesNotReady
-    from fedkin.engines.nvflare import Kits as KitsOnDisk
-
-    run = job.name or f"{job.method.lower()}-{uuid.uuid4().hex[:12]}"
-    place = private_folder(out / run)
-    if source.resolve() != (place / "job.toml").resolve():
-        shutil.copyfile(source, place / "job.toml")
-    attached = Deployment.attach(KitsOnDisk.load(kits))
-    try:
-        typer.echo(f"run {run}: submitted to {len(attached.kits.sites)} sites")
-        engine = Flare(attached, job.features, job.rules, job.deadline, timeout=timeout, run_id=run)
-        settings = {**job.settings, "random_state": job.seed, "engine": engine}
-        model = getattr(fedkin, job.method)(**settings).fit()
-    except SitesNotReady as error:
-        typer.echo(str(error.table()))
-        typer.echo("Nothing was asked of anybody. Mend these sites and submit again.", err=True)
-        raise typer.Exit(UNUSABLE) from None
-    finally:
-        attached.stop()
-    if job.features is not None:
-        model.feature_names_in_ = np.array(job.features, dtype=object)
-    summary = str(model.summary())
-    (place / "summary.txt").write_text(summary)
-    save_arrays(place / "result.npz", dict(model._result))
-    typer.echo(summary)
-    typer.echo(f"wrote {place}")
 
 
 def _say(line: str) -> None:

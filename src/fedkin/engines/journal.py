@@ -275,3 +275,23 @@ def decode(value: Any) -> Any:
     if isinstance(value, list):
         return [decode(item) for item in value]
     return value
+
+
+def replies_of(runs: Path, site: str) -> list[dict[str, Any]]:
+    """Every reply of a site that the journals below a folder hold: run, round, fields, bytes."""
+    found = []
+    for folder in sorted(runs.iterdir()) if runs.is_dir() else []:
+        book = Journal(folder)
+        told = book.configuration()
+        names = list(told.get("names") or told.get("sites") or [])
+        if site not in names:
+            continue
+        for number in book.rounds():
+            record = book.read(number)
+            if record is None:
+                continue
+            for k in np.flatnonzero(record.replies.clients == names.index(site)):
+                size = sum(array[k].nbytes for array in record.replies.values())
+                fields = ", ".join(record.replies)
+                found.append({"run": folder.name, "round": number, "fields": fields, "bytes": size})
+    return found

@@ -12,6 +12,7 @@ from typing import Any
 import fedkin
 from fedkin.algorithms import algorithm as find_algorithm
 from fedkin.durable import FolderLock, Locked
+from fedkin.engines.schema import JobSchema
 from fedkin.engines.site import MOST_DEATHS, Deaths, SiteHalf, check_run_name
 from fedkin.engines.site_data import CannotTakePart, site_data
 from fedkin.privacy.disclosure import DisclosureRules
@@ -79,7 +80,12 @@ def _open(
     except (ValueError, KeyError, ProtocolError) as error:
         raise CannotTakePart(Fault(Reason.VERSION), f"the job is not known here: {error}") from None
     target = job.get("target") or facts.get("target")
-    clients = site_data(name, facts["data"], target, job["features"])
+    try:
+        schema = JobSchema.from_mapping(job.get("schema", {}))
+    except ValueError as error:
+        raise CannotTakePart(Fault(Reason.VERSION), f"the job's schema: {error}") from None
+    units = facts.get("units", {})
+    clients = site_data(name, facts["data"], target, job["features"], schema, units)
     least, policy = int(facts.get("least_rows", 0)), policy_of(facts)
     _allow(policy, algorithm.name, submitter, job["run"], state)
     run, seed = job["run"], job["seed"]

@@ -34,6 +34,7 @@ from fedkin.durable import (
 )
 from fedkin.engines.journal import data_fingerprint, digest, encode
 from fedkin.engines.site_data import CannotTakePart, fault_of
+from fedkin.engines.site_report import MODEL_FILE, REPORT_FILE, site_report
 from fedkin.federation import Federation
 from fedkin.privacy.disclosure import DisclosureRules, Guard, Released
 from fedkin.privacy.ledger import Ledger
@@ -45,10 +46,7 @@ from fedkin.settings import Settings
 logger = logging.getLogger("fedkin.site")
 
 _TAG = "__round__"
-MODEL_FILE, REPORT_FILE = "model.npz", "report.txt"
 MODEL_NAME = re.compile(r"(shared|own)\.[a-z_]{1,60}")
-# Numbers of an array that a report shows.
-SHOWN_NUMBERS = 8
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 # Names in a site's folder that are no runs.
 _TAKEN = ("ledger", "lock", "salt", "released", "approved")
@@ -130,26 +128,6 @@ def site_memory(state: str | Path, run: str) -> Memory:
 def site_model(state: str | Path, run: str) -> dict[str, Array]:
     """A site's model of a finished run: `shared.*`, `own.*` and `memory.*`, for the site itself."""
     return load_arrays(Path(state) / check_run_name(run) / MODEL_FILE, seal=True)
-
-
-def site_report(run: str, method: str, model: Arrays, ledger: Ledger) -> str:
-    """What the site learnt and what left it, in words."""
-    lines = [f"Run {run} of {method} has ended.", "", "What we learnt (model.npz):"]
-    for name, array in model.items():
-        told = ", ".join(f"{x:.6g}" for x in np.ravel(array)[:SHOWN_NUMBERS])
-        lines.append(f"  {name} {np.shape(array)}: {told}{' ...' * (array.size > SHOWN_NUMBERS)}")
-    sent = [line for line in ledger.lines() if line["run"] == run]
-    left = [line for line in sent if line["withheld"] is None]
-    size = sum(field["bytes"] for line in left for field in line["fields"].values())
-    fields = sorted({name for line in left for name in line["fields"]})
-    lines += ["", f"What left us: {len(left)} replies, {size:,} bytes ({', '.join(fields)})."]
-    rules = sorted({line["withheld"] for line in sent if line["withheld"]})
-    lines += [f"Withheld by our rules: {', '.join(Reason[r] for r in rules)}."] if rules else []
-    lines += [
-        "The numbers left as they are, without noise: there is no formal guarantee of privacy.",
-        "Whether joining helped us is not known from this run: compare with a model of our own.",
-    ]
-    return "\n".join(lines) + "\n"
 
 
 def _is_model(name: str, array: Any) -> bool:
@@ -389,5 +367,6 @@ class SiteHalf:
         arrays = {name: array for name, array in (model or {}).items() if _is_model(name, array)}
         own = {f"memory.{name}": array[0] for name, array in (self.memory.read() or {}).items()}
         save_arrays(self.memory.folder / MODEL_FILE, {**arrays, **own})
-        report = site_report(self.run, self.algorithm.name, {**arrays, **own}, self.ledger)
+        method, state = self.algorithm.name, self.memory.folder.parent
+        report = site_report(self.run, method, {**arrays, **own}, self.ledger, state)
         write_bytes(self.memory.folder / REPORT_FILE, report.encode())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from fedkin.durable import DAMAGE, Locked
+from fedkin.engines.schema import ColumnFault, JobSchema
 from fedkin.federation import Federation
-from fedkin.frames import FederationError, numeric_column, read_frame
+from fedkin.frames import FederationError, read_frame
 from fedkin.protocol import Fault, Reason
 
 logger = logging.getLogger("fedkin.site")
@@ -26,11 +27,12 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class CannotTakePart(RuntimeError):
-    """The site cannot take part; `fault` is what may be said about it elsewhere."""
+    """The site cannot take part; `faults` are what may be said about it elsewhere."""
 
-    def __init__(self, fault: Fault, story: str) -> None:
+    def __init__(self, fault: Fault, story: str, others: Sequence[Fault] = ()) -> None:
         super().__init__(f"{fault}: {story}")
         self.fault = fault
+        self.faults = (fault, *others)
 
 
 def fault_of(error: BaseException) -> Fault:
@@ -44,24 +46,37 @@ def fault_of(error: BaseException) -> Fault:
     return Fault(Reason.ERROR)
 
 
+def faults_of(error: BaseException) -> tuple[Fault, ...]:
+    """All safe words for whatever went wrong, the first one first."""
+    return error.faults if isinstance(error, CannotTakePart) else (fault_of(error),)
+
+
 def site_data(
-    name: str, path: str | Path, target: str | None = None, features: Sequence[str] | None = None
+    name: str,
+    path: str | Path,
+    target: str | None = None,
+    features: Sequence[str] | None = None,
+    schema: JobSchema | None = None,
+    units: Mapping[str, str] | None = None,
 ) -> Federation:
     """The columns that the run names, in its order, from the site's own file.
 
     Other columns are not looked at. Without `features` the file must have no names of columns:
-    sites must mean the same by the j-th column.
+    sites must mean the same by the j-th column. `schema` is what the job says of its columns,
+    `units` what the site declares of its own; all that is wrong is told at once.
     """
+    schema = schema or JobSchema({})
     path = Path(path)
     if path.suffix == ".npz":
         X, y = _from_npz(path)
-        if features is not None:
+        named = [*(features or ()), *schema.rules]
+        if features is not None or named:
             raise CannotTakePart(
-                Fault(Reason.COLUMN, next(iter(features), "")),
-                f"{path} has no names of columns, the run names {', '.join(features)}",
+                Fault(Reason.COLUMN, next(iter(named), "")),
+                f"{path} has no names of columns, the run names {', '.join(named)}",
             )
     else:
-        X, y = _from_table(path, target, features)
+        X, y = _from_table(path, target, features, schema, units or {})
     client = X if y is None else (X, y)
     try:
         clients = Federation.from_clients({name: client}, target or "y")
@@ -71,7 +86,7 @@ def site_data(
         raise CannotTakePart(Fault(Reason.NUMBER), str(error)) from error
     if features is None:
         return clients
-    return replace(clients, feature_names=tuple(features))
+    return replace(clients, feature_names=schema.features(features))
 
 
 def _from_npz(path: Path) -> tuple[Any, Any]:
@@ -83,7 +98,11 @@ def _from_npz(path: Path) -> tuple[Any, Any]:
 
 
 def _from_table(
-    path: Path, target: str | None, features: Sequence[str] | None
+    path: Path,
+    target: str | None,
+    features: Sequence[str] | None,
+    schema: JobSchema,
+    units: Mapping[str, str],
 ) -> tuple[Any, np.ndarray | None]:
     import narwhals.stable.v1 as nw
 
@@ -96,18 +115,22 @@ def _from_table(
             Fault(Reason.COLUMN), f"the run names no features, but the columns of {path} have names"
         )
     wanted = [*features, *([target] if target else [])]
-    missing = [column for column in wanted if column not in table.columns]
-    if missing:
-        raise CannotTakePart(
-            Fault(Reason.COLUMN, missing[0]),
-            f"{path} has no column {', '.join(missing)}; its columns are "
-            f"{', '.join(table.columns)}",
-        )
+    missing = [c for c in dict.fromkeys([*wanted, *schema.rules]) if c not in table.columns]
+    told = [(Fault(Reason.COLUMN, column), f"there is no column {column}") for column in missing]
+    strange = [c for c in schema.rules if c not in wanted and c not in missing]
+    told += [(Fault(Reason.COLUMN, c), f"{c!r} is no feature, and not our target") for c in strange]
     columns = {}
     for column in wanted:
         try:
-            columns[column] = numeric_column(table[column], column)
-        except ValueError as error:
-            raise CannotTakePart(Fault(Reason.NUMBER, column), f"{path}: {error}") from error
-    X = np.stack([columns[c] for c in features], axis=1) if features else np.empty((len(table), 0))
-    return X, columns[target] if target else None
+            if column not in missing:
+                columns[column] = schema.rule(column).numbers(table[column])
+        except ColumnFault as error:
+            told.append((error.fault, str(error)))
+    told += schema.other_units(units)
+    if told:
+        story = "; ".join(words for _, words in told)
+        names = f"its columns are {', '.join(table.columns)}"
+        raise CannotTakePart(told[0][0], f"{path}: {story}; {names}", [f for f, _ in told[1:]])
+    parts = [columns[column] for column in features]
+    X = np.concatenate(parts, axis=1) if parts else np.empty((len(table), 0))
+    return X, columns[target][:, 0] if target else None

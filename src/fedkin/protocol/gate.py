@@ -51,6 +51,9 @@ class Reason(StrEnum):
     COLUMN = "a column is missing"
     NUMBER = "a column does not hold numbers"
     VALUES = "missing or infinite values in a column"
+    WHOLE = "a column does not hold whole numbers"
+    LEVEL = "a level that the job does not list"
+    UNIT = "another unit than the job's, or none declared"
     DATA = "the data file is missing or cannot be read"
     DISK = "the site's disk is full"
     LOCKED = "another process works in the site's folder"
@@ -69,6 +72,9 @@ LOSSES = frozenset(
         Reason.COLUMN,
         Reason.NUMBER,
         Reason.VALUES,
+        Reason.WHOLE,
+        Reason.LEVEL,
+        Reason.UNIT,
         Reason.DATA,
         Reason.DISK,
         Reason.LOCKED,

@@ -60,6 +60,10 @@ class Deployment:
         attached.connect((), timeout)
         return attached
 
+    def __deepcopy__(self, _: Mapping[int, Any]) -> Deployment:
+        """Processes and a session are not copied: a clone of an estimator asks the same sites."""
+        return self
+
     def _configure(self, sites: Mapping[str, Mapping[str, Any]]) -> None:
         kits = self.kits
         unknown = sorted(set(sites) ^ set(kits.sites))

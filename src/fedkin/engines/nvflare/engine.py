@@ -16,6 +16,7 @@ from fedkin.durable import load_arrays
 from fedkin.engines.driver import Rules
 from fedkin.engines.nvflare.deployment import Deployment, ServerLost
 from fedkin.engines.nvflare.jobs import ENDING_FILE, Job
+from fedkin.engines.schema import JobSchema
 from fedkin.engines.site import check_run_name
 from fedkin.federation import Federation
 from fedkin.names import name_order
@@ -50,6 +51,7 @@ class Flare:
     resubmissions : how often a run that broke off is submitted again
     timeout : seconds a submission may take
     patience : seconds to wait for a server that was lost
+    schema : what every site checks its columns against before the first round
     run_id : name of the run; give the name of an unfinished one to go on with it
     """
 
@@ -61,6 +63,7 @@ class Flare:
     timeout: float = 3600.0
     run_id: str | None = None
     patience: float = 120.0
+    schema: JobSchema = field(default_factory=lambda: JobSchema({}))
 
     def run(
         self,
@@ -102,12 +105,13 @@ class Flare:
         self, run: str, algorithm: Algorithm, settings: Settings, seed: int, sites: Sequence[str]
     ) -> Job:
         features = None if self.features is None else list(self.features)
-        both = {"run": run, "algorithm": algorithm.name, "seed": seed, "features": features}
+        both: dict[str, Any] = {"run": run, "algorithm": algorithm.name, "seed": seed}
+        both |= {"features": features, "schema": self.schema.to_mapping()}
         for_server = {
             **both,
             "settings": settings.to_mapping(),
             "sites": list(sites),
-            "columns": features or [],
+            "columns": list(self._columns()),
             "rules": asdict(self.rules),
             "deadline": self.deadline,
         }
@@ -116,6 +120,11 @@ class Flare:
         wait = self.rules.on_loss == "wait"
         needed = len(sites) if wait else max(1, math.ceil(self.rules.quorum * len(sites)))
         return Job(run, for_server, for_sites, sites, needed)
+
+    def _columns(self) -> tuple[str, ...]:
+        """Names that sites may repeat: the job named them."""
+        named = tuple(self.features or ())
+        return tuple(dict.fromkeys([*named, *self.schema.features(named), *self.schema.rules]))
 
     def _submit(self, job: Job, algorithm: Algorithm) -> tuple[Run | None, str]:
         """One submission: the run, if it ended, and how it stands."""
@@ -148,7 +157,7 @@ class Flare:
         if facts["ended"] == "failed":
             raise RuntimeError(f"the server program failed: {facts['message']}")
         left = facts["left_out"].items()
-        columns = tuple(self.features or ())
+        columns = self._columns()
         ended = Run(
             algorithm.result.from_arrays(load_arrays(folder / "result.npz")),
             Roster(tuple(facts["names"]), facts["seed"]),

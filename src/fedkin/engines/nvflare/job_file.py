@@ -6,8 +6,13 @@
     seed = 0
     deadline = 60                 # seconds a site has for an answer
 
+    benefit = true                # ask whether joining helps each site, by rows left out
+
     [settings]
     n_components = 2
+
+    [schema.age]                  # what sites check before the first round (engines.schema)
+    unit = "years"
 
     [rules]
     quorum = 0.5
@@ -25,10 +30,14 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.engines.driver import Rules
+from fedkin.engines.schema import JobSchema
 from fedkin.engines.site import check_run_name
 from fedkin.registry import ESTIMATORS
 
-KEYS = ("method", "name", "features", "seed", "deadline", "settings", "rules")
+KEYS = (
+    *("method", "name", "features", "seed", "deadline", "benefit"),
+    *("settings", "schema", "rules"),
+)
 
 
 @dataclass(frozen=True)
@@ -42,6 +51,8 @@ class JobFile:
     deadline: float = 60.0
     settings: Mapping[str, Any] = field(default_factory=dict)
     rules: Rules = field(default_factory=Rules)
+    schema: JobSchema = field(default_factory=lambda: JobSchema({}))
+    benefit: bool = False
 
     @classmethod
     def read(cls, path: str | Path) -> JobFile:
@@ -76,4 +87,13 @@ class JobFile:
             float(told.get("deadline", 60.0)),
             dict(told.get("settings", {})),
             Rules(**told.get("rules", {})),
+            JobSchema.from_mapping(told.get("schema", {})),
+            _flag(told, "benefit"),
         )
+
+
+def _flag(told: Mapping[str, Any], name: str) -> bool:
+    value = told.get(name, False)
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be true or false")
+    return value

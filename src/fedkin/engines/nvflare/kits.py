@@ -29,6 +29,8 @@ ALLOWED = (CONTROLLER, EXECUTOR, SITE_CLASS, SERVER_CLASS)
 LOG_STREAMERS = ("site_log_streamer", "log_receiver")
 # What kits there are, beside them.
 KITS_FILE = "kits.json"
+# Roles of a coordinator: of kits made in one place, and of kits made by request.
+COORDINATORS = ("project_admin", "lead")
 # Seconds until the server forgets a silent site; far below FLARE's default.
 FORGET_SITE = 60
 
@@ -46,17 +48,39 @@ class Kits:
     @classmethod
     def load(cls, folder: str | Path) -> Kits:
         """The kits that `provision` made in this folder, wherever it stands now."""
+        found = cls._file(folder)
+        facts, root = json.loads(found.read_text()), found.parent
+        # The coordinator's kit alone: the others are elsewhere, and only their names matter.
+        alone = (root / "startup" / "fed_admin.json").exists()
+        admin, root = (root, root.parent) if alone else (root / ADMIN, root)
+        gone = facts.get("withdrawn", [])
+        sites = {site: root / site for site in facts["sites"] if site not in gone}
+        return cls(facts["port"], root / facts["host"], admin, sites, facts["host"])
+
+    @classmethod
+    def _file(cls, folder: str | Path) -> Path:
         top = Path(folder).resolve()
         places = [top / KITS_FILE, *sorted(top.glob(f"{PROJECT}/prod_*/{KITS_FILE}"))]
         found = [place for place in places if place.exists()]
         if not found:
             raise ValueError(f"{folder} holds no start-up kits of fedkin ({KITS_FILE} is missing)")
-        facts, root = json.loads(found[-1].read_text()), found[-1].parent
-        # The coordinator's kit alone: the others are elsewhere, and only their names matter.
-        alone = (root / "startup" / "fed_admin.json").exists()
-        admin, root = (root, root.parent) if alone else (root / ADMIN, root)
-        sites = {site: root / site for site in facts["sites"]}
-        return cls(facts["port"], root / facts["host"], admin, sites, facts["host"])
+        return found[-1]
+
+    @classmethod
+    def withdraw(cls, folder: str | Path, site: str) -> None:
+        """Leave a site out of whatever is submitted from these kits from now on."""
+        known = cls.load(folder)
+        if site not in known.sites:
+            raise ValueError(f"there is no site {site!r}; there are {', '.join(known.sites)}")
+        if len(known.sites) == 1:
+            raise ValueError(f"{site!r} is the only site that is left")
+        top = cls._file(folder)
+        # The coordinator's kit beside the others, or the folder around a kit, says the same.
+        for path in {top, known.admin / KITS_FILE, known.admin.parent / KITS_FILE}:
+            if path.exists():
+                facts = json.loads(path.read_text())
+                facts["withdrawn"] = sorted({*facts.get("withdrawn", []), site})
+                write_json(path, facts)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -76,14 +100,10 @@ def provision(
     from nvflare.lighter.provisioner import Provisioner
 
     for site in sites:
-        if not RUN_NAME.fullmatch(site) or site in (host, "server"):
-            raise ValueError(
-                f"site {site!r}: a deployed site's name may have letters, digits, '_', '.' and "
-                "'-' only; rename it"
-            )
+        check_site_name(site, host)
     if len(set(sites)) < len(sites):
         raise ValueError("two sites have the same name; rename one of them")
-    port = port or _free_port()
+    port = port or free_port()
     project = _project(sites, host, port)
     made = Provisioner(str(folder), prepare_builders(project)).provision(
         prepare_project(project), logger=logger
@@ -93,7 +113,7 @@ def provision(
     root = Path(made["current_prod_dir"]).resolve()
     kits = Kits(port, root / host, root / ADMIN, {site: root / site for site in sites}, host)
     for kit in (kits.server, *kits.sites.values()):
-        _write_policy(kit / "local")
+        write_policy(kit / "local")
     # The coordinator may have its own kit only: it knows the others' names, not their keys.
     for place in (root, kits.admin):
         write_json(place / KITS_FILE, {"host": host, "port": port, "sites": list(sites)})
@@ -102,7 +122,8 @@ def provision(
     return kits
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine that nobody uses."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -125,7 +146,16 @@ def _project(sites: Sequence[str], host: str, port: int) -> dict[str, Any]:
     return {"api_version": 3, "name": PROJECT, "participants": participants, "builders": builders}
 
 
-def _write_policy(local: Path) -> None:
+def check_site_name(site: str, host: str = "server") -> None:
+    """A site's name is also a folder's, and nobody else's."""
+    if not RUN_NAME.fullmatch(site) or site in (host, "server"):
+        raise ValueError(
+            f"site {site!r}: a deployed site's name may have letters, digits, '_', '.' and "
+            "'-' only; rename it"
+        )
+
+
+def write_policy(local: Path) -> None:
     """The participant's own rules: no code comes in, only our classes run, all stays in the kit."""
     resources = json.loads((local / "resources.json.default").read_text())
     resources["class_allow_list"] = list(ALLOWED)
@@ -138,7 +168,7 @@ def _write_policy(local: Path) -> None:
     authorization = json.loads((local / "authorization.json.default").read_text())
     may = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate")
     rights = dict.fromkeys(may, "any") | {"shell_commands": "none", "byoc": "none"}
-    authorization["permissions"] = {"project_admin": rights}
+    authorization["permissions"] = dict.fromkeys(COORDINATORS, rights)
     write_json(local / "authorization.json", authorization)
 
 

@@ -28,6 +28,8 @@ logger = logging.getLogger("fedkin.nvflare")
 
 # No fault of the job or the data: what becomes of such a site the rules of the run say.
 A_MATTER_OF_RULES = (Reason.LATE, Reason.LOCKED, Reason.DISK, Reason.DIED)
+# Problems of one site that the coordinator hears of.
+MOST_PROBLEMS = 50
 # What a site may say its version is.
 VERSION = re.compile(r"[0-9A-Za-z.+]{1,40}")
 
@@ -73,6 +75,7 @@ class Server:
         run = check_run_name(job["run"])
         journal = Journal(server_folder() / "runs" / run)
         known = {name: job[name] for name in ("algorithm", "settings", "seed", "sites", "features")}
+        known |= {"schema": job["schema"]} if job["schema"] else {}
         about = {name: job[name] for name in ("rules", "deadline")}
         columns = tuple(job["columns"])
         link = _FlareLink(roster, job["deadline"], columns)
@@ -102,9 +105,10 @@ def check_sites(
         if k not in failed and facts["n_features"] != usual:
             faults[k] = Fault(Reason.SHAPE)
     problems = [
-        {"site": roster.names[k], **faults[k].to_json(), "version": said[k]["version"]}
+        {"site": roster.names[k], **fault.to_json(), "version": said[k]["version"]}
         for k in sorted(faults)
         if k in said and faults[k].reason not in A_MATTER_OF_RULES
+        for fault in (faults[k], *said[k]["problems"])
     ]
     if problems:
         raise NotReady(problems)
@@ -159,6 +163,7 @@ class _FlareLink(SiteLink):
             if fault is not None:
                 failed[k] = fault
             said[k] = {"version": _version(reply), "n_features": _whole(reply, "n_features")}
+            said[k]["problems"] = _others(reply, self.columns)
         return said, failed
 
     def _calls(
@@ -204,6 +209,14 @@ def _arguments(question: Question) -> tuple[Any, ...]:
 def _version(reply: Any) -> str:
     told = reply.get("version") if isinstance(reply, dict) else None
     return told if isinstance(told, str) and VERSION.fullmatch(told) else "unknown"
+
+
+def _others(reply: Any, columns: Sequence[str]) -> list[Fault]:
+    """What else is wrong at a site, beyond the first fault."""
+    told = reply.get("problems") if isinstance(reply, dict) else None
+    if not isinstance(told, list):
+        return []
+    return [Fault.from_json(one, columns) for one in told[1:MOST_PROBLEMS]]
 
 
 def _whole(reply: Any, name: str) -> int:

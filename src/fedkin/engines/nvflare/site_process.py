@@ -18,7 +18,7 @@ from fedkin.durable import FolderLock
 from fedkin.engines.nvflare.jobs import job_settings
 from fedkin.engines.opening import open_site, own_state, site_facts
 from fedkin.engines.site import SiteHalf
-from fedkin.engines.site_data import fault_of
+from fedkin.engines.site_data import faults_of
 from fedkin.protocol import Ask, Fault, Reason
 
 logger = logging.getLogger("fedkin.nvflare")
@@ -40,7 +40,7 @@ class Site:
 
     def __init__(self) -> None:
         self.half: SiteHalf | None = None
-        self.fault: Fault | None = Fault(Reason.LATE)
+        self.faults: tuple[Fault, ...] = (Fault(Reason.LATE),)
         self._busy = threading.Lock()
         self._lock: FolderLock | None = None
 
@@ -53,11 +53,11 @@ class Site:
             facts = site_facts(told or place)
             self._lock = own_state(Path(facts["state"]))
             self.half = open_site(collab.site_name, facts, job_settings(), _submitter())
-            self.fault = None
+            self.faults = ()
             self._watch_for_the_end()
         except Exception as error:
             logger.exception("the site could not be opened")
-            self.fault = fault_of(error)
+            self.faults = faults_of(error)
 
     def _watch_for_the_end(self) -> None:
         """A job that FLARE ends while a step is at work is no death of this process."""
@@ -76,10 +76,14 @@ class Site:
         """What the coordinator is told before the first round; nothing about rows."""
         if collab.caller != SERVER_NAME:
             return _word(Fault(Reason.ERROR))
-        facts = {"version": fedkin.__version__, "n_features": -1}
+        facts: dict[str, Any] = {"version": fedkin.__version__, "n_features": -1}
         if self.half is not None:
             facts["n_features"] = self.half.clients.n_features
-        return {**_word(self.fault), **facts}
+        problems = [fault.to_json() for fault in self.faults]
+        return {**_word(self._fault()), **facts, "problems": problems}
+
+    def _fault(self) -> Fault | None:
+        return self.faults[0] if self.faults else None
 
     @collab.publish
     def answer(
@@ -95,7 +99,7 @@ class Site:
         if collab.caller != SERVER_NAME:
             return _word(Fault(Reason.ERROR))
         if self.half is None:
-            return _word(self.fault)
+            return _word(self._fault())
         if not self._busy.acquire(blocking=False):
             return _word(Fault(Reason.LATE))
         try:

@@ -1,0 +1,115 @@
+"""A job file is run on a federation, and what came of it is kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import typer
+
+UNUSABLE = 2
+BENEFIT_FILE = "benefit.txt"
+# What the question whether joining helps has sites send, beside the fit.
+BENEFIT_FIELDS = ("sums by fold", "scores of left-out rows")
+NOT_KNOWN = "Whether joining helps the sites is not known"
+
+
+def run_job(job: Any, source: Path, kits: Path, out: Path, timeout: float) -> None:
+    """Attach, run, and keep what came of it in a folder of the run's name."""
+    import shutil
+    import uuid
+
+    from fedkin.durable import private_folder
+    from fedkin.engines.nvflare import Deployment, Flare, SitesNotReady
+    from fedkin.engines.nvflare import Kits as KitsOnDisk
+
+    run = job.name or f"{job.method.lower()}-{uuid.uuid4().hex[:12]}"
+    place = private_folder(out / run)
+    if source.resolve() != (place / "job.toml").resolve():
+        shutil.copyfile(source, place / "job.toml")
+    attached = Deployment.attach(KitsOnDisk.load(kits))
+    try:
+        typer.echo(f"run {run}: submitted to {len(attached.kits.sites)} sites")
+        engine = Flare(
+            *(attached, job.features, job.rules, job.deadline),
+            timeout=timeout,
+            run_id=run,
+            schema=job.schema,
+        )
+        if job.benefit and not _answered(place):
+            (place / BENEFIT_FILE).write_text(did_joining_help(job, engine, run))
+        model = _estimator(job, engine).fit()
+    except SitesNotReady as error:
+        typer.echo(str(error.table()))
+        typer.echo("Nothing was asked of anybody. Mend these sites and submit again.", err=True)
+        raise typer.Exit(UNUSABLE) from None
+    finally:
+        attached.stop()
+    _keep(model, job, place)
+    if job.benefit:
+        typer.echo((place / BENEFIT_FILE).read_text())
+    typer.echo(f"wrote {place}")
+
+
+def _estimator(job: Any, engine: Any) -> Any:
+    import fedkin
+
+    settings = {**job.settings, "random_state": job.seed, "engine": engine}
+    return getattr(fedkin, job.method)(**settings)
+
+
+def did_joining_help(job: Any, engine: Any, run: str) -> str:
+    """What left-out rows say of every site; or why nobody knows, which does not stop the fit."""
+    from fedkin.engines.nvflare import SitesNotReady, Unfinished
+    from fedkin.inference import benefit
+    from fedkin.protocol import QuorumLost
+
+    try:
+        return str(benefit(_estimator(job, BenefitRuns(engine, run))).summary()) + "\n"
+    except (QuorumLost, SitesNotReady, Unfinished, ValueError) as error:
+        return f"{NOT_KNOWN}: {error}\n"
+
+
+def _answered(place: Path) -> bool:
+    """Whether an earlier submission of the run has asked already."""
+    path = place / BENEFIT_FILE
+    return path.exists() and not path.read_text().startswith(NOT_KNOWN)
+
+
+class BenefitRuns:
+    """The engine under the names of the two runs that ask about left-out rows."""
+
+    def __init__(self, engine: Any, run: str) -> None:
+        from fedkin.engines.site_report import SCORES, SUMS
+
+        self.engine, self.names = engine, iter((run + SUMS, run + SCORES))
+
+    def run(self, *given: Any) -> Any:
+        """The next of the two."""
+        return replace(self.engine, run_id=next(self.names)).run(*given)
+
+
+def _keep(model: Any, job: Any, place: Path) -> None:
+    import json
+
+    import numpy as np
+
+    from fedkin.durable import save_arrays, write_bytes
+
+    if job.features is not None:
+        names = job.schema.features(job.features)
+        model.feature_names_in_ = np.array(names, dtype=object)
+    summary = str(model.summary())
+    (place / "summary.txt").write_text(summary)
+    save_arrays(place / "result.npz", dict(model._result))
+    took_part = {
+        "sites": list(model._run.roster.names),
+        "left_out": {site: str(fault) for site, fault in model._run.left_out.items()},
+        "fields": [
+            *sorted(model.traffic_.bytes_up_by_field),
+            *(BENEFIT_FIELDS if job.benefit else ()),
+        ],
+    }
+    write_bytes(place / "took_part.json", json.dumps(took_part, indent=1).encode())
+    typer.echo(summary)

@@ -1,0 +1,97 @@
+"""What a site reads when a run has ended: what we learnt, did joining help us, what left us."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from fedkin.algorithms.held_out import HELD_OUT
+from fedkin.arrays import Array, Arrays, Floats
+from fedkin.durable import DAMAGE, load_arrays
+from fedkin.privacy.ledger import Ledger
+from fedkin.protocol import Reason
+
+MODEL_FILE, REPORT_FILE = "model.npz", "report.txt"
+# A run that asks whether joining helps goes by two runs before it, with these ends to their names.
+SUMS, SCORES = ".held-out-sums", ".held-out-scores"
+# Methods that can be fitted from sums of products by fold.
+BY_SUMS = ("mixed_model", "fmlr")
+# Numbers of an array that a report shows.
+SHOWN_NUMBERS = 8
+# Of a normal law, for intervals of 95 %.
+QUANTILE = 1.96
+LEAST_ROWS = 2
+
+
+def site_report(run: str, method: str, model: Arrays, ledger: Ledger, state: Path) -> str:
+    """What the site learnt, whether joining helped it, and what left it, in words."""
+    lines = [f"Run {run} of {method} has ended.", "", "What we learnt (model.npz):"]
+    lines += [_array_in_words(name, array) for name, array in model.items()]
+    lines += ["", "Did joining help us?", *joining_in_words(run, method, state)]
+    runs = (run, run + SUMS, run + SCORES)
+    sent = [line for line in ledger.lines() if line["run"] in runs]
+    left = [line for line in sent if line["withheld"] is None]
+    size = sum(field["bytes"] for line in left for field in line["fields"].values())
+    fields = sorted({name for line in left for name in line["fields"]})
+    lines += ["", f"What left us: {len(left)} replies, {size:,} bytes ({', '.join(fields)})."]
+    rules = sorted({line["withheld"] for line in sent if line["withheld"]})
+    lines += [f"Withheld by our rules: {', '.join(Reason[r] for r in rules)}."] if rules else []
+    lines += [
+        "The numbers left as they are, without noise: there is no formal guarantee of privacy."
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _array_in_words(name: str, array: Array) -> str:
+    told = ", ".join(f"{x:.6g}" for x in np.ravel(array)[:SHOWN_NUMBERS])
+    return f"  {name} {np.shape(array)}: {told}{' ...' * (array.size > SHOWN_NUMBERS)}"
+
+
+def joining_in_words(run: str, method: str, state: Path) -> list[str]:
+    """What left-out rows of this site say, or why they say nothing."""
+    if method == HELD_OUT.name:
+        return ["  This run is part of that question."]
+    found = _own_scores(state / (run + SCORES) / MODEL_FILE)
+    if found is not None:
+        return _scores_in_words(*found)
+    if method in BY_SUMS:
+        why = "was not asked, or our part was withheld: the job needs benefit = true, our policy"
+        why += f" {HELD_OUT.name}, and every fold enough rows"
+    else:
+        why = f"cannot be asked of real sites for {method}: it needs sums of products by fold"
+    return [f"  Not known: it {why}. Compare with a model of our own rows."]
+
+
+def _own_scores(path: Path) -> tuple[Floats, Floats, Floats] | None:
+    """Sums of scores, their products, and rows by fold, as this site sent them."""
+    try:
+        kept = load_arrays(path, seal=True)
+        totals, products, rows = (kept[f"own.{name}"] for name in ("totals", "products", "rows"))
+    except (KeyError, *DAMAGE):
+        return None
+    return (totals, products, rows) if rows.sum() >= LEAST_ROWS else None
+
+
+def _scores_in_words(totals: Floats, products: Floats, rows: Floats) -> list[str]:
+    """Scores of the three ways, and the gain of joining over staying alone with its interval.
+
+    Training sets of folds overlap: the variance of the mean is widened (Nadeau, Bengio 2003).
+    """
+    n, folds = rows.sum(), int((rows > 0).sum())
+    (log, squared), moments = totals.sum(axis=0), products.sum(axis=0)[0]
+    alone, joining, one = log / n
+    gain = joining - alone
+    spread = (moments[1, 1] - 2.0 * moments[0, 1] + moments[0, 0]) / n - gain**2
+    half = QUANTILE * np.sqrt(max(spread, 0.0) / n * (1.0 + folds / max(folds - 1.0, 1.0)))
+    low, high = gain - half, gain + half
+    verdict = "It helped us" if low > 0 else "It hurt us" if high < 0 else "Our rows cannot tell"
+    errors = np.sqrt(-squared / n)
+    return [
+        f"  {verdict}: {int(n)} rows of ours were left out in turn and predicted without them.",
+        f"  log density a row: alone {alone:.4g}, joining {joining:.4g}, "
+        f"one model for all {one:.4g};",
+        f"  joining gains {gain:.3g} ({low:.3g} to {high:.3g}, about 95 %).",
+        f"  root mean squared error: alone {errors[0]:.4g}, joining {errors[1]:.4g}, "
+        f"one model for all {errors[2]:.4g}.",
+    ]
