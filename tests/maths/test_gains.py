@@ -97,6 +97,20 @@ def testinverse_trigamma(value):
     assert polygamma(1, inverse_trigamma(value)) == pytest.approx(value, rel=1e-6)
 
 
+def test_tiny_sites_are_not_carried_where_nobody_looked():
+    """Ten folds and five are the same ones for sites of five rows or fewer."""
+    rng = np.random.default_rng(3)
+    sizes = np.tile(np.arange(2.0, 11.0), 12)
+    trained = sizes - np.stack([np.maximum(sizes / k, 1.0) for k in (10, 5)])
+    each = 3.0 + rng.normal(size=(2, len(sizes)))
+    rows = np.tile(sizes, (2, 1))
+    found = gains(Paired(rows * each, rows * (each**2 + 1.0), rows, trained, sizes))
+    tiny = sizes <= 5
+    np.testing.assert_allclose(found.own[tiny], each[:, tiny].mean(axis=0))
+    assert found.mean == pytest.approx(3.0, abs=0.4)
+    assert abs(found.carried) < 0.3
+
+
 def test_gains_are_carried_on_to_all_rows():
     """Differences that fall as 1 / trained^2 are told as at the whole size."""
     sizes = np.repeat([20.0, 40.0], 10)
