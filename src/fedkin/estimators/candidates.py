@@ -17,6 +17,8 @@ FULL_COLUMNS = 5
 # Curves are tried for so few columns and rows only.
 CURVE_COLUMNS = 2
 CURVE_ROWS = 3000
+# Of kinds with many columns, departures and noises of their own would take minutes a fit.
+KINDS_ALONE = {"degrees": False, "site_noise": "common"}
 # Fewer sites cannot be of kinds.
 KINDS_SITES = 6
 # The most groups that are tried where rows are to be described.
@@ -52,7 +54,7 @@ def _for_numbers(data: Federation, seed: int) -> dict[str, Any]:
         if _noise_differs(data):
             found["by degrees, own noise"] = MixedModel(covariance=covariance, site_noise="own")
     if filled >= KINDS_SITES:
-        found["by kind"] = FMLR(random_state=seed)
+        found["by kind"] = FMLR(random_state=seed, **({} if covariance == "full" else KINDS_ALONE))
     if data.n_features <= CURVE_COLUMNS and len(data.X) <= CURVE_ROWS:
         found["common curve"] = FGPR(common=True)
     return found
