@@ -45,7 +45,8 @@ def test_fit_prints_tables_and_writes_them(table, tmp_path):
     written = sorted(path.name for path in out.iterdir())
     assert written == ["journal", "model", "report.html", "run.json", "run.toml", "tables"]
     tables = sorted(path.name for path in (out / "tables").iterdir())
-    assert tables == ["choice.csv", "components.csv", "sites.csv", "traffic.csv"]
+    names = ["choice", "components", "estimates", "sites", "traffic"]
+    assert tables == [f"{name}.csv" for name in names]
     assert "12 sites" in (out / "report.html").read_text()
 
 
