@@ -229,7 +229,7 @@ STUDIES = (
         measures=("log", "rmse", "worse than alone"),
         full=Size(CELLS, 5),
         quick=Size(cells(table=("sleepstudy", "kinds"), rows=("all",)), 1),
-        toy=Size(cells(table=("Grunfeld",), rows=("all",)), 1),
+        toy=Size(cells(table=("groups",), rows=("all",)), 1),
         needs=(activities,),
     ),
 )

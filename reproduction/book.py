@@ -143,6 +143,8 @@ INTRODUCTION = (
     "link leads to every entry, the protocol, the command and its cost."
 )
 SUMMARY_COLUMNS = ("", "the paper says", "holds", "farthest from a printed number", "why")
+# Open promises of one study that stand on the page of all; the study's own has them all.
+SHOWN_PROMISES = 2
 PROMISE_COLUMNS = ("study", "promise", "found", "promised", "")
 PICTURES_A_LINE = 4
 PLURAL = {
@@ -267,7 +269,23 @@ def _promises_in_short(promised: Sequence[tuple[Study, Promise]]) -> list[str]:
         "(`make accept` runs them and exits with 1 if one fails; `python -m reproduction accept "
         f"--kept` judges the rows that are here).{later}",
     ]
-    return [*parts, _promise_grid(open_)] if open_ else parts
+    return [*parts, _grid(PROMISE_COLUMNS, _shortened(open_))] if open_ else parts
+
+
+def _shortened(promised: Sequence[tuple[Study, Promise]]) -> list[Sequence[str]]:
+    """Rows of a study's first promises, failed ones before others, and how many more there are."""
+    rows: list[Sequence[str]] = []
+    for name in dict.fromkeys(study.name for study, _ in promised):
+        study = next(one for one, _ in promised if one.name == name)
+        own = [promise for one, promise in promised if one is study]
+        own.sort(key=lambda promise: promise.verdict != "FAILS")
+        link = _study_of(study, own[0])
+        rows += [(link, *_promise_cells(promise)) for promise in own[:SHOWN_PROMISES]]
+        left = [promise.verdict for promise in own[SHOWN_PROMISES:]]
+        told = [f"{left.count(word)} {PLURAL[word]}" for word in PLURAL if word in left]
+        if left:
+            rows.append((link, f"{len(left)} more", "", "", ", ".join(told)))
+    return rows
 
 
 def _promises_page(promised: Sequence[tuple[Study, Promise]]) -> str:

@@ -322,7 +322,8 @@ def test_sites_see_their_settings_only(deployment):
     assert settings
     for path in settings:
         seen = json.loads(path.read_text())
-        assert set(seen) == {"run", "algorithm", "seed", "settings", "features", "version"}
+        known = {"run", "algorithm", "seed", "settings", "features", "version", "schema"}
+        assert set(seen) == known
         allowed = set(algorithm(seen["algorithm"]).settings.seen_at_sites())
         assert set(seen["settings"]) <= allowed
 

@@ -10,6 +10,7 @@ import pytest
         "conformal-tables",
         "plan-draws",
         "interval-draws",
+        "best-way",
         "odd-influence",
         "how-many",
     ],

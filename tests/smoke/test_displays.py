@@ -71,7 +71,7 @@ def test_a_display_has_a_picture_and_its_numbers(fits, display, name, columns, h
 
 def test_the_forest_shows_the_coefficients(fits):
     frame = ForestDisplay.from_estimator(fits["kinds"]).frame
-    shown = {(label, k): v for label, k, v in frame.rows()}
+    shown = {(label, k): v for label, k, v, *_ in frame.rows()}
     for k in range(2):
         for j, label in enumerate(("age", "dose")):
             assert shown[label, k] == pytest.approx(fits["kinds"].coef_[k, j])

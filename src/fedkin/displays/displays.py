@@ -77,7 +77,12 @@ class Display(ABC):
 
 
 class _Dots(Display):
-    """A number for every site, the largest at the top."""
+    """A number for every site, the largest at the top; made from answers, not from a fit."""
+
+    @classmethod
+    def _maker(cls, model: Any) -> dict[str, Any] | None:
+        """Nothing: a fit alone has no such answer."""
+        return None
 
     def _draw(self, ax: Any) -> None:
         items = sorted(self.spec["items"], key=lambda item: _number(item["value"]))
@@ -103,11 +108,6 @@ class BenefitDisplay(_Dots):
     """
 
     _what = "benefit"
-
-    @classmethod
-    def _maker(cls, model: Any) -> dict[str, Any] | None:
-        """Nothing: a fit says nothing of rows left out."""
-        return None
 
     @classmethod
     def from_benefit(cls, found: Any, *, ax: Any = None) -> Self:

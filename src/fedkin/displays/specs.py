@@ -237,7 +237,7 @@ def forest(model: Any, record: Mapping[str, Any]) -> Picture | None:
     for j in chosen:
         for k in range(len(coef)):
             item = {"label": names[j], "group": k, "value": float(coef[k, j])}
-            if ends is not None:
+            if ends is not None and np.isfinite(ends[k, j]).all():
                 item |= {"low": float(ends[k, j, 0]), "high": float(ends[k, j, 1])}
             items.append(item)
     return {
@@ -255,7 +255,7 @@ def _intervals_of_groups(model: Any) -> np.ndarray | None:
         return None
     try:
         ends = np.asarray(model.conf_int())
-    except (ValueError, TypeError, NotImplementedError):
+    except ValueError:
         return None
     coef = getattr(model, "cluster_coef_", getattr(model, "coef_", np.zeros(0)))
     return ends if ends.shape == (*np.shape(coef), 2) else None
