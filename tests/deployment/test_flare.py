@@ -133,7 +133,7 @@ def after_round(runs: Path, before: set[Path], number: int, act) -> threading.Th
     def watch():
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            new = set(runs.iterdir()) - before
+            new = set(runs.glob("*")) - before
             if any((folder / f"round-{number:06d}.npz").exists() for folder in new):
                 return act()
             time.sleep(0.02)
@@ -169,7 +169,7 @@ def disturbed(deployment, act, **engine):
     run = on_flare(LASSO, deployment, LASSO.chosen(**LONG), **engine)
     watcher.join(10)
     assert happened, "the disturbance came too late"
-    return run, (set(runs.iterdir()) - before).pop()
+    return run, (set(runs.glob("*")) - before).pop()
 
 
 def test_a_frozen_site_is_late_and_its_late_step_is_void(deployment):
@@ -180,7 +180,7 @@ def test_a_frozen_site_is_late_and_its_late_step_is_void(deployment):
         """Until the server has closed a round without the site, however long that takes."""
         process = _job_process(deployment, "lyon")
         process.suspend()
-        journal = Journal((set(runs.iterdir()) - before).pop())
+        journal = Journal((set(runs.glob("*")) - before).pop())
         number, deadline = 20, time.monotonic() + 60
         while time.monotonic() < deadline:
             record = journal.read(number)
