@@ -15,6 +15,8 @@ from fedkin.protocol import Reason
 MODEL_FILE, REPORT_FILE = "model.npz", "report.txt"
 # A run that asks whether joining helps goes by two runs before it, with these ends to their names.
 SUMS, SCORES = ".held-out-sums", ".held-out-scores"
+# The same of a run that asks which way of sharing fits.
+WAYS_SUMS, WAYS_SCORES = ".ways-sums", ".ways-scores"
 # Methods that can be fitted from sums of products by fold.
 BY_SUMS = ("mixed_model", "fmlr")
 # Numbers of an array that a report shows.
@@ -29,7 +31,7 @@ def site_report(run: str, method: str, model: Arrays, ledger: Ledger, state: Pat
     lines = [f"Run {run} of {method} has ended.", "", "What we learnt (model.npz):"]
     lines += [_array_in_words(name, array) for name, array in model.items()]
     lines += ["", "Did joining help us?", *joining_in_words(run, method, state)]
-    runs = (run, run + SUMS, run + SCORES)
+    runs = {run + end for end in ("", SUMS, SCORES, WAYS_SUMS, WAYS_SCORES)}
     sent = [line for line in ledger.lines() if line["run"] in runs]
     left = [line for line in sent if line["withheld"] is None]
     size = sum(field["bytes"] for line in left for field in line["fields"].values())
