@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("nvflare", reason="the nvflare extra is not installed")
 
-from fedkin import Best, MixedModel
+from fedkin import FMLR, Best, MixedModel
 from fedkin.engines.site import site_model
 from fedkin.federation import Federation
 from fedkin.inference import benefit
@@ -47,7 +47,7 @@ on_loss = "wait"
 
 POLICY = """
 [allow]
-methods = ["mixed_model", "held_out", "standardizer"]
+methods = ["mixed_model", "fmlr", "held_out", "standardizer"]
 coordinators = ["admin@fedkin.org"]
 
 [limits]
@@ -189,10 +189,12 @@ def test_auto_asks_which_way_fits_and_then_fits_it(organisations):
     )
     together = Federation.from_clients({name: site_table(k) for k, name in enumerate(NAMES)})
     here = Best(engine=Sites(together), random_state=0).fit()
-    assert here.best_way_ == "by degrees" and "'by degrees' won overall" in told
+    assert here.best_way_ == "one model" and "'one model' won overall" in told
+    method, settings = here.way_as_method()
+    assert f"fitting {method}" in told
     place = top / "coordinator" / "results" / "pressure-auto"
     with np.load(place / "result.npz") as found:
-        expected = here.fitted_["by degrees"]._result["coef"]
+        expected = FMLR(**settings).fit(together)._result["coef"]
         np.testing.assert_allclose(found["coef"], expected, rtol=1e-9, atol=1e-9)
     assert "left-out log score" in (place / "ways.txt").read_text()
     report = (top / "lyon" / "records" / "pressure-auto" / "report.txt").read_text()
@@ -201,8 +203,8 @@ def test_auto_asks_which_way_fits_and_then_fits_it(organisations):
 
 def test_a_method_that_sites_do_not_allow_is_refused_by_them(organisations):
     top, _ = organisations
-    job = top / "coordinator" / "fmlr.toml"
-    job.write_text('method = "FMLR"\nfeatures = ["age", "bmi"]')
+    job = top / "coordinator" / "odcl.toml"
+    job.write_text('method = "ODCL"\nfeatures = ["age", "bmi"]')
     told = done(
         *("federation", "submit", job, "--kits", top / "coordinator"),
         *("--out", top / "coordinator" / "results"),
