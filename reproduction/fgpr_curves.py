@@ -61,7 +61,8 @@ KNOTS = 5
 # A share of sites, or of a site's rows, that is kept.
 KEPT_SITES, KEPT_ROWS = 0.8, 0.8
 # Where the ends of curves begin, one after another.
-KEPT_STARTS = (0.7, 0.6, 0.8, 0.65, 0.75)
+KEPT_STARTS = (0.7, 0.6, 0.8, 0.5, 0.75)
+SPLITS = 5
 
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -107,7 +108,8 @@ def seen(t: np.ndarray, sites: np.ndarray, task: Any, seed: int) -> np.ndarray:
         rows = np.flatnonzero(sites == name)
         if task == ENDS:
             share = KEPT_STARTS[seed % len(KEPT_STARTS)]
-            rows, n = rows[np.argsort(t[rows], kind="stable")], np.ceil(share * len(rows))
+            rows = rows[np.argsort(t[rows], kind="stable")]
+            n = min(np.ceil(share * len(rows)), len(rows) - 1)
         else:
             rows = rng.permutation(rows)
             n = np.ceil(KEPT_ROWS * len(rows)) if task == MOST else task
@@ -177,6 +179,7 @@ def scored(rows: Rows, task: Any, seed: int, method: str) -> list[dict[str, Any]
             "coverage": float(np.mean(np.abs(rest - mean) <= 1.96 * std)),
             "log_density": float(density.mean()),
             "worst": worst,
+            "rows": len(rest),
         }
     ]
 
@@ -263,6 +266,7 @@ def fidelity(seed: int, function: str, method: str) -> list[dict[str, Any]]:
             "rmse": task.rmse(mean),
             "coverage": float(np.mean(np.abs(task.y_test - mean) <= 1.96 * std)),
             "log_density": float(density.mean()) + float(np.log(task.scale)),
+            "rows": len(task.y_test),
         }
     ]
 
@@ -312,7 +316,7 @@ STUDIES = (
         promises=promises,
         by=("table", "task", "method"),
         measures=SCORES,
-        full=Size(cells_of(ASKED, METHODS), 1),
+        full=Size(cells_of(ASKED, METHODS), SPLITS),
         quick=Size(cells_of(ASKED, METHODS), 1),
         toy=Size(
             cells_of({"sleepstudy": (4,), "Loblolly": (3,)}, (DEFAULT, "mixed model, slopes")), 1
@@ -333,7 +337,7 @@ STUDIES = (
         promises=more_promises,
         by=("table", "task", "method"),
         measures=SCORES,
-        full=Size(cells_of({table: TASKS[table] for table in MORE}, METHODS), 1),
+        full=Size(cells_of({table: TASKS[table] for table in MORE}, METHODS), SPLITS),
         quick=Size(cells_of({table: TASKS[table] for table in MORE}, METHODS), 1),
         toy=Size(cells_of({"Orthodont": (2,)}, (DEFAULT, "mixed model, slopes")), 1),
     ),
@@ -353,7 +357,9 @@ STUDIES = (
         promises=fidelity_promises,
         by=("function", "method"),
         measures=SCORES[:3],
-        full=Size([{"function": f, "method": m} for f in FUNCTIONS for m in FIDELITY_METHODS], 1),
+        full=Size(
+            [{"function": f, "method": m} for f in FUNCTIONS for m in FIDELITY_METHODS], SPLITS
+        ),
         quick=Size([{"function": f, "method": m} for f in FUNCTIONS for m in FIDELITY_METHODS], 1),
         toy=Size([{"function": "branin", "method": m} for m in FIDELITY_METHODS[:2]], 1),
     ),

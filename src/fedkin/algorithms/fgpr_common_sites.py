@@ -74,12 +74,12 @@ def compare(clients, cache, settings, common, personal, memory, keys):
         common["covariance"],
     )
     plan = plan_of(cache.limited(common), settings, common["target"])
-    prior = common["prior"]
+    prior, members = common["prior"], shared.each()
     told, way = np.zeros((len(clients), 2, 2)), np.zeros(len(clients))
     memory = memory and {name: kept.copy() for name, kept in memory.items()}
     for k in np.flatnonzero(cache.few.sizes):
         site = cache.few.take(np.array([k]))
-        found = left_out_of(shared, *site.client(0))
+        found = left_out_of(shared, members, *site.client(0))
         mean, density = plan.left_out(site, prior, np.ones(1))
         told[k, 0] = density.sum(), found.each.sum()
         told[k, 1] = plan.as_new(site, prior, np.ones(1)), found.together

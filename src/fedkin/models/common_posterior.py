@@ -19,7 +19,7 @@ from fedkin.models.common_curve import Weights
 from fedkin.models.common_form import SPLINE, CommonForm, curve, parameters
 from fedkin.models.common_sums import inverted, site_covariance
 from fedkin.models.gaussian_process import LOG_2PI
-from fedkin.models.inducing import Points, features, not_carried
+from fedkin.models.inducing import Points, feature_values, not_carried
 
 Floats = NDArray[np.float64]
 
@@ -134,7 +134,7 @@ def site_left_out(
 
 def _scaled(form: CommonForm, full: Floats, points: Points, X: Floats) -> Floats:
     """Features times D."""
-    phi = features(form, full, points, X)[0]
+    phi = feature_values(form, full, points, X)
     phi[:, : len(points.places)] *= np.exp(0.5 * full[0])
     return phi
 

@@ -120,10 +120,9 @@ class LeftOut(NamedTuple):
     together: float
 
 
-def left_out_of(shared: Shared, X: Floats, y: Floats) -> LeftOut:
-    """Of a site whose rows are known to the common curve."""
+def left_out_of(shared: Shared, members: list[Member], X: Floats, y: Floats) -> LeftOut:
+    """Of a site whose rows are known to the common curve; `members` are all of its cloud."""
     own = shared.units.rows(X), shared.units.targets(y)
-    members = shared.each()
     mean, variance = map(np.array, zip(*(left_out(*member, own) for member in members)))
     logs = _log_normal(own[1], mean, variance)
     whole = np.array([site_left_out(*member, own) for member in members])

@@ -152,7 +152,7 @@ def test_a_later_site_is_as_one_that_was_there():
 def test_densities_of_rows_left_out_average_over_the_cloud():
     data = in_units(clients())
     shared = shared_of(data, UNITS, 1)
-    found = left_out_of(shared, *data.client(1))
+    found = left_out_of(shared, shared.each(), *data.client(1))
     member = shared.each()[0]
     own = shared.units.rows(data.client(1)[0]), shared.units.targets(data.client(1)[1])
     mean, variance = left_out(*member, own)
