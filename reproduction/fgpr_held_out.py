@@ -74,10 +74,10 @@ STUDIES = (
         title="FGPR's default on curves nobody developed on",
         protocol=(
             "Tables that were named before they were looked at. Every site has a few rows, the "
-            "first six to eight tenths of its curve, or none (four fifths of the sites are "
+            "first five to eight tenths of its curve, or none (four fifths of the sites are "
             "fitted); the rest is predicted. *worst* is the mean log density at the worst site, "
-            "*worse* the share of sites with a larger error than alone (weak priors). One "
-            "replication only, to stay within minutes of one core."
+            "*worse* the share of sites with a larger error than alone (weak priors), *rows* how "
+            "many were predicted. Coverage is judged over the rows of all five splits."
         ),
         one=one,
         figure=partial(
