@@ -77,7 +77,7 @@ STUDIES = (
             "first five to eight tenths of its curve, or none (four fifths of the sites are "
             "fitted); the rest is predicted. *worst* is the mean log density at the worst site, "
             "*worse* the share of sites with a larger error than alone (weak priors), *rows* how "
-            "many were predicted. Coverage is judged over the rows of all five splits."
+            "many were predicted. Coverage is judged over all five splits."
         ),
         one=one,
         figure=partial(
