@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import fedkin
 from fedkin.algorithms.fgpr_own_way import Rival, way_of
 from fedkin.algorithms.fgpr_settings import FgprSettings
 from fedkin.algorithms.fgpr_sites import FREE, PULLED
@@ -27,15 +28,27 @@ def sites():
     return Federation.from_clients({**clients, "exact": (X, Y)})
 
 
+@pytest.fixture(scope="module")
+def model(sites):
+    return FGPR().fit(sites)
+
+
 def off(model):
     return TASK.rmse(model.predict(TASK.X_test, "exact"))
 
 
-def test_a_site_without_noise_is_not_worse_than_alone(sites):
-    model, alone = FGPR().fit(sites), LocalGP().fit(sites)
+def test_a_site_without_noise_is_not_worse_than_alone(sites, model):
+    alone = LocalGP().fit(sites)
     assert model.client_names_[0] == "exact" and model.own_[0] and not model.common_[0]
     assert model._result.site_freedom.tolist() == [FREE, PULLED, PULLED]
     assert off(model) < 0.6 * off(alone)
+
+
+def test_a_saved_model_knows_what_holds_a_site(model, tmp_path):
+    again = fedkin.load(model.save(tmp_path / "model"))
+    for name in ("exact", "plane 1"):
+        found, kept = (m.predict(TASK.X_test[:5], name, return_std=True) for m in (again, model))
+        assert np.array_equal(found, kept)
 
 
 def plan():
