@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedkin.algorithms.fgpr_common import chosen, extent_of
-from fedkin.algorithms.fgpr_common_sites import Rival
+from fedkin.algorithms.fgpr_own_way import Rival
 from fedkin.algorithms.fgpr_settings import FgprSettings
 from fedkin.estimators import FGPR
 from fedkin.federation import Federation

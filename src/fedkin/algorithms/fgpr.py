@@ -150,7 +150,8 @@ def program(roster: Roster, settings: FgprSettings) -> Program:
     if extent is None:
         return result
     fit: CommonFit = yield from find_common(extent, len(roster), settings)
-    replies = yield compare(fit.shared, mixture.theta, np.array(population.target))
+    limits = _limits(population.form)
+    replies = yield compare(fit.shared, mixture.theta, np.array(population.target), limits)
     left_out = over_roster(replies["left_out"], replies.clients, len(roster), missing=0.0)
     way = over_roster(replies["way"], replies.clients, len(roster), missing=0.0)
     use = chosen(left_out, way, settings)
@@ -361,6 +362,8 @@ FGPR = Algorithm(
                 "covariance": common.COVARIANCE,
                 "prior": common.PRIOR,
                 "target": common.TARGET,
+                "lower": common.LIMIT,
+                "upper": common.LIMIT,
             },
         ),
     },

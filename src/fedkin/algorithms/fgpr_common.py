@@ -105,6 +105,7 @@ CLOUD_KINDS = Field(("s", 3), "smoothness of curve and departures, 0 is the RBF;
 MEAN = Field(("s", "f"), "the common curve: expected weights of its features")
 COVARIANCE = Field(("s", "f", "f"), "their covariance")
 PRIOR = Field((1, "q"), "shared log hyper-parameters without a common curve")
+LIMIT = Field(("q",), "bound of the log hyper-parameters without a common curve")
 TARGET = Field((4,), "location, scale, variance between sites, variance of a typical target")
 
 
@@ -277,8 +278,8 @@ def _clouds(problems: list[Problem], modes: list[Floats]) -> Server:
     return clouds
 
 
-def compare(shared: Shared, prior: Floats, target: Floats) -> Ask:
-    """The question which model suits each site."""
+def compare(shared: Shared, prior: Floats, target: Floats, limits: dict[str, Floats]) -> Ask:
+    """The question which model suits each site; `limits` are those of hyper-parameters."""
     common = {
         "places": shared.places,
         "frame": shared.units.frame,
@@ -290,6 +291,7 @@ def compare(shared: Shared, prior: Floats, target: Floats) -> Ask:
         "covariance": shared.covariance,
         "prior": prior,
         "target": target,
+        **limits,
     }
     return Ask("compare", common, note="sites compare")
 

@@ -46,8 +46,9 @@ class FgprResult(Result):
     `history_theta` and `history_value` are of the last search; `curve` has a row (priors, log
     likelihood, BIC) for each number tried; `spread` (d,) is that of the features at a typical site
     and `target` its location, scale, variance of locations between sites, and variance of the
-    standardised target. `site_theta`, `responsibilities` and `jitter` stay at the sites and are
-    there when these are in this process.
+    standardised target. `site_theta`, `site_freedom` (what holds those that are a site's own,
+    `fgpr_sites`), `responsibilities` and `jitter` stay at the sites and are there when these are in
+    this process.
 
     With a common curve: `common_theta` (S, p) with `common_weights` (S,) are its parameters in the
     frame of all sites (`common_frame` (2, d), `common_units` (2,)), `common_mean` (S, F) and
@@ -75,6 +76,7 @@ class FgprResult(Result):
     site_own: Floats
     site_rows: Floats
     site_theta: Floats | None = None
+    site_freedom: Floats | None = None
     responsibilities: Floats | None = None
     jitter: Floats | None = None
     common_theta: Floats | None = None
@@ -145,6 +147,7 @@ class FgprResult(Result):
         return replace(
             self,
             site_theta=np.where(heard, memories["theta"], self.theta[0]),
+            site_freedom=memories["freedom"],
             responsibilities=np.where(heard, memories["responsibilities"], self.weights),
             jitter=memories["jitter"],
         )

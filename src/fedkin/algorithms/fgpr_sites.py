@@ -44,6 +44,9 @@ LONGEST_LOCAL_STEP = 5.0
 # Standard deviation of a site's log-parameters around the shared ones, by `personalise`: "choose"
 # only keeps them from where no row speaks against them, "own" (a site alone) knows no others.
 PERSONAL_SPREAD = {"map": 1.0, "choose": 2.0, "own": np.inf}
+# What holds a site's own log-parameters: the shared ones as `personalise` says and weak priors;
+# weak priors alone; nothing but its rows.
+PULLED, WEAK, FREE = 0.0, 1.0, 2.0
 # Local fits: steps of L-BFGS and size of the projected gradient at which they end.
 PERSONAL_STEPS = 200
 PERSONAL_TOLERANCE = 1e-6
@@ -203,7 +206,13 @@ def settle(clients, cache, settings, common, personal, memory, keys):
         if mine is not None:
             theta[k], loglik[k] = mine
             own[k] = 1.0
-    memory = {"theta": theta, "own": own, "responsibilities": share, "jitter": jitter}
+    memory = {
+        "theta": theta,
+        "own": own,
+        "freedom": np.full(len(clients), PULLED),
+        "responsibilities": share,
+        "jitter": jitter,
+    }
     return {"loglik": loglik, "own": own, "rows": cache.data.rows}, memory
 
 

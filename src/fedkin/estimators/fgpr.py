@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from fedkin.algorithms.fgpr import FGPR as ALGORITHM
 from fedkin.algorithms.fgpr_result import NOTHING_LEARNT
 from fedkin.algorithms.fgpr_settings import FgprSettings, SharedPriorSettings
-from fedkin.algorithms.fgpr_sites import PERSONAL_SPREAD, priors_of
+from fedkin.algorithms.fgpr_sites import FREE, PERSONAL_SPREAD, WEAK, priors_of
 from fedkin.estimators.curves import CurveEstimator
 from fedkin.estimators.shared_prior import load_prior, save_prior
 from fedkin.federation import Federation
@@ -101,7 +101,8 @@ class FGPR(CurveEstimator):
         paper). "choose": both are fitted, and sites use the common curve unless their rows, each
         left out, speak against it; new sites, unless whole sites left out do. With
         `personalise="choose"` a site of 30 rows and more goes the way that is clearly better for
-        it. With a kernel, several priors, `robust`, `fraction` or other optimisers "choose" means
+        it; if that is alone, rows left out in tenths say whether its hyper-parameters are pulled
+        to the shared ones, held by weak priors, or free. With a kernel, several priors, `robust`, `fraction` or other optimisers "choose" means
         False; rounds for a common curve ask all sites.
     n_points : int or None
         Points on a grid that carry the common curve; None: 20 along a line, 50 if these carry too
@@ -295,14 +296,25 @@ class FGPR(CurveEstimator):
 
     def _own_priors(self, site: Federation, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Hyper-parameters of a site's own with weights: what its rows leave open of them."""
-        centre, spread = self.theta_[self.labels_[k]], PERSONAL_SPREAD[self._used.personalise]
-        return self._cloud(site, self._result.site_theta[k], centre, spread)
+        mode, freedom = self._result.site_theta[k], self._result.site_freedom[k]
+        centre, spread = mode, PERSONAL_SPREAD[self._used.personalise]
+        if freedom == WEAK:
+            spread = np.inf
+        elif freedom != FREE:
+            centre = self.theta_[self.labels_[k]]
+        return self._cloud(site, mode, centre, spread, freedom != FREE)
 
     def _cloud(
-        self, site: Federation, mode: np.ndarray, centre: np.ndarray, spread: float
+        self,
+        site: Federation,
+        mode: np.ndarray,
+        centre: np.ndarray,
+        spread: float,
+        held: bool = True,
     ) -> tuple[np.ndarray, np.ndarray]:
+        """What rows leave open; `held` by weak priors where the fit has them."""
         data, priors = self._prepared(site), None
-        if self._used.weak_priors:
+        if self._used.weak_priors and held:
             priors = priors_of(site, self._form, float(data.scale[0]))
         return cloud(data, self._form, mode, centre, spread, priors)
 

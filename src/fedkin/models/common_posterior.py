@@ -19,7 +19,7 @@ from fedkin.models.common_curve import Weights
 from fedkin.models.common_form import SPLINE, CommonForm, curve, parameters
 from fedkin.models.common_sums import inverted, site_covariance
 from fedkin.models.gaussian_process import LOG_2PI
-from fedkin.models.inducing import Points, features, not_carried
+from fedkin.models.inducing import Points, feature_values, not_carried
 
 Floats = NDArray[np.float64]
 
@@ -103,38 +103,30 @@ def site_from_nearest(
 
 def left_out(
     form: CommonForm, full: Floats, points: Points, known: Weights, own: tuple[Floats, Floats]
-) -> tuple[Floats, Floats]:
-    """Mean and variance (n,) of each of the site's targets given all other rows of everybody.
+) -> tuple[Floats, Floats, float]:
+    """The site's targets given all other rows of everybody, and given those of other sites.
 
-    With P the site's block of the inverse covariance of all targets and a = inv(S) (y - Phi D w),
-    these are y - a / diag(P) and 1 / diag(P); the weights know the site's rows.
+    Mean and variance (n,) of each: with P the site's block of the inverse covariance of all targets
+    and a = inv(S) (y - Phi D w), these are y - a / diag(P) and 1 / diag(P); the weights know the
+    site's rows. Last the log density of all of them together, as for a new site.
     """
     rows, y = own
     phi, inverse = _scaled(form, full, points, rows), _inverse(form, full, rows)
     through = inverse @ phi
-    precision = np.diagonal(inverse) - _carried(through, known)
-    precision = np.maximum(precision, LEAST_PRECISION * np.diagonal(inverse))
     surprise = inverse @ (y - phi @ known.mean)
-    return y - surprise / precision, 1.0 / precision + _not_carried(form, full, points, phi, rows)
-
-
-def site_left_out(
-    form: CommonForm, full: Floats, points: Points, known: Weights, own: tuple[Floats, Floats]
-) -> float:
-    """Log density of all of the site's targets given the rows of all others, as for a new site."""
-    rows, y = own
-    phi, inverse = _scaled(form, full, points, rows), _inverse(form, full, rows)
-    through = inverse @ phi
-    precision = inverse - through @ known.covariance @ through.T
-    root = np.linalg.cholesky(0.5 * (precision + precision.T))
-    half = np.linalg.solve(root, inverse @ (y - phi @ known.mean))
+    block = inverse - through @ known.covariance @ through.T
+    precision = np.maximum(np.diagonal(block), LEAST_PRECISION * np.diagonal(inverse))
+    variance = 1.0 / precision + _not_carried(form, full, points, phi, rows)
+    root = np.linalg.cholesky(0.5 * (block + block.T))
+    half = np.linalg.solve(root, surprise)
     log_det = 2.0 * float(np.log(np.diagonal(root)).sum())
-    return 0.5 * (log_det - float(half @ half) - len(y) * LOG_2PI)
+    together = 0.5 * (log_det - float(half @ half) - len(y) * LOG_2PI)
+    return y - surprise / precision, variance, together
 
 
 def _scaled(form: CommonForm, full: Floats, points: Points, X: Floats) -> Floats:
     """Features times D."""
-    phi = features(form, full, points, X)[0]
+    phi = feature_values(form, full, points, X)
     phi[:, : len(points.places)] *= np.exp(0.5 * full[0])
     return phi
 

@@ -24,7 +24,6 @@ from fedkin.models.common_posterior import (
     left_out,
     site_from_nearest,
     site_joint,
-    site_left_out,
     site_posterior,
 )
 from fedkin.models.common_sums import pack, sums
@@ -120,13 +119,11 @@ class LeftOut(NamedTuple):
     together: float
 
 
-def left_out_of(shared: Shared, X: Floats, y: Floats) -> LeftOut:
-    """Of a site whose rows are known to the common curve."""
+def left_out_of(shared: Shared, members: list[Member], X: Floats, y: Floats) -> LeftOut:
+    """Of a site whose rows are known to the common curve; `members` are all of its cloud."""
     own = shared.units.rows(X), shared.units.targets(y)
-    members = shared.each()
-    mean, variance = map(np.array, zip(*(left_out(*member, own) for member in members)))
+    mean, variance, whole = map(np.array, zip(*(left_out(*member, own) for member in members)))
     logs = _log_normal(own[1], mean, variance)
-    whole = np.array([site_left_out(*member, own) for member in members])
     location, scale = shared.units.target
     each = logsumexp(logs, axis=0, b=shared.weights[:, None]) - np.log(scale)
     # The rows have had their say in the weights of the cloud, and take it back.

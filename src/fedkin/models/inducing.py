@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve_triangular
+from scipy.linalg.lapack import dtrtrs
 
 from fedkin.models.common_form import (
     SPLINE,
@@ -59,6 +59,12 @@ def features(form: CommonForm, full: Floats, points: Points, X: Floats) -> tuple
     return np.concatenate([carried, mean_columns(form, X)], axis=-1), by_length
 
 
+def feature_values(form: CommonForm, full: Floats, points: Points, X: Floats) -> Floats:
+    """The features alone."""
+    value, _ = curve(form.common, parameters(form, full).common_lengths, X, points.places)
+    return np.concatenate([_whitened(points.root, value), mean_columns(form, X)], axis=-1)
+
+
 def not_carried(form: CommonForm, full: Floats, points: Points, A: Floats, B: Floats) -> Floats:
     """Correlation (a, b) of what the points do not carry at rows A (a, d) and B (b, d).
 
@@ -68,7 +74,7 @@ def not_carried(form: CommonForm, full: Floats, points: Points, A: Floats, B: Fl
         beyond = [_beyond(points.places[:, 0], rows[:, 0]) for rows in (A, B)]
         return integrated_walk(*beyond)
     M = len(points.places)
-    carried = [features(form, full, points, rows)[0][:, :M] for rows in (A, B)]
+    carried = [feature_values(form, full, points, rows)[:, :M] for rows in (A, B)]
     whole = curve(form.common, parameters(form, full).common_lengths, A, B)[0]
     rest: Floats = whole - carried[0] @ carried[1].T
     return rest
@@ -98,4 +104,7 @@ def _whitened(root: Floats, block: Floats) -> Floats:
 
 
 def _solve(root: Floats, right: Floats) -> Floats:
-    return np.asarray(solve_triangular(root, right, lower=True, check_finite=False))
+    """inv(L) times columns; LAPACK itself, as systems are small and many."""
+    if not right.size:
+        return right
+    return np.asarray(dtrtrs(root.T, right, lower=0, trans=1)[0])

@@ -11,7 +11,6 @@ from fedkin.models.common_posterior import (
     left_out,
     site_from_nearest,
     site_joint,
-    site_left_out,
     site_posterior,
 )
 from fedkin.models.common_site import (
@@ -54,7 +53,7 @@ def without(data, rows):
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_a_row_left_out_is_predicted_from_all_others(kind):
     form, theta, points, known, data = problem(kind)
-    mean, variance = left_out(form, theta, points, known, data.client(1))
+    mean, variance, _ = left_out(form, theta, points, known, data.client(1))
     for place, row in enumerate(np.flatnonzero(data.owner == 1)):
         rest = without(data, np.arange(len(data.X)) != row)
         own = data.X[row : row + 1], np.array([1])
@@ -67,7 +66,7 @@ def test_a_row_left_out_is_predicted_from_all_others(kind):
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_a_site_left_out_has_the_density_that_it_adds(kind):
     form, theta, points, known, data = problem(kind)
-    found = site_left_out(form, theta, points, known, data.client(2))
+    _, _, found = left_out(form, theta, points, known, data.client(2))
     every = np.ones(len(data.X), dtype=bool)
     with_it, others = (
         dense_value(form, theta, without(data, rows))[0] for rows in (every, data.owner != 2)
@@ -152,14 +151,14 @@ def test_a_later_site_is_as_one_that_was_there():
 def test_densities_of_rows_left_out_average_over_the_cloud():
     data = in_units(clients())
     shared = shared_of(data, UNITS, 1)
-    found = left_out_of(shared, *data.client(1))
+    found = left_out_of(shared, shared.each(), *data.client(1))
     member = shared.each()[0]
     own = shared.units.rows(data.client(1)[0]), shared.units.targets(data.client(1)[1])
-    mean, variance = left_out(*member, own)
+    mean, variance, together = left_out(*member, own)
     expected = -0.5 * (np.log(2 * np.pi * variance) + (own[1] - mean) ** 2 / variance) - np.log(10)
     np.testing.assert_allclose(found.each, expected, atol=1e-9)
     np.testing.assert_allclose(found.mean, 100.0 + 10.0 * mean)
-    assert found.together == pytest.approx(site_left_out(*member, own) - 6 * np.log(10))
+    assert found.together == pytest.approx(together - 6 * np.log(10))
 
 
 @pytest.mark.parametrize("large", ["neighbours", "subset"])
