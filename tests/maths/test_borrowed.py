@@ -7,6 +7,7 @@ from scipy.stats import invwishart, multivariate_normal, multivariate_t, wishart
 from tests.maths.test_fedgrem import errors, small
 
 from fedkin import Federation, FedGrEM
+from fedkin.models import gaussian_mixture as gaussian
 from fedkin.models import left_out_rows
 from fedkin.models import shaped_mixture as shaped
 from fedkin.shrinkage import borrowed
@@ -26,7 +27,7 @@ def ragged():
 
 def test_moments_are_those_of_rows_weighted_by_hand(ragged):
     clients, groups = ragged
-    found = shaped.expect(shaped.prepare(clients), groups)
+    found = shaped.expect(gaussian.prepare(clients), groups)
     for k in range(4):
         X = clients.client(k)[0]
         joint = np.stack(
@@ -50,7 +51,7 @@ def test_moments_are_those_of_rows_weighted_by_hand(ragged):
 def test_densities_of_uncertain_covariances_are_students(ragged):
     clients, groups = ragged
     freedom = np.full((4, 2), 7.0)
-    found = shaped.log_joint(shaped.prepare(clients), groups, freedom)
+    found = shaped.log_joint(gaussian.prepare(clients), groups, freedom)
     k, r = 3, 1
     shape = groups.covariances[k, 0, r] * 5.0 / 7.0
     wanted = multivariate_t(groups.means[k, 0, r], shape, df=7).logpdf(clients.client(k)[0])
@@ -63,8 +64,8 @@ def test_rows_with_labels_count_for_their_group_alone(ragged):
     rng = np.random.default_rng(1)
     label = rng.integers(0, 2, len(clients.X)).astype(float)
     told = Federation(clients.X, clients.offsets, clients.names, y=label)
-    found = shaped.expect(shaped.prepare(told, labelled=True), groups)
-    wanted = shaped.labelled_moments(shaped.prepare(told, labelled=True), 2)
+    found = shaped.expect(gaussian.prepare(told, labelled=True), groups)
+    wanted = shaped.labelled_moments(gaussian.prepare(told, labelled=True), 2)
     np.testing.assert_allclose(found.counts[:, 0], wanted.counts, atol=1e-9)
     np.testing.assert_allclose(found.scatter[:, 0], wanted.scatter, atol=1e-8)
     np.testing.assert_allclose(wanted.counts[3, 1], label[clients.owner == 3].sum())
@@ -74,7 +75,7 @@ def test_some_clients_keep_their_rows_and_labels(ragged):
     clients, groups = ragged
     label = np.arange(len(clients.X)) % 3 - 1.0
     told = Federation(clients.X, clients.offsets, clients.names, y=label)
-    rows, who = shaped.prepare(told, labelled=True), np.array([3, 1])
+    rows, who = gaussian.prepare(told, labelled=True), np.array([3, 1])
     some = shaped.expect(rows.take(who), shaped.Groups(*(part[who] for part in groups)))
     for part, whole in zip(some, shaped.expect(rows, groups)):
         np.testing.assert_allclose(part, whole[who], atol=1e-9)
@@ -347,7 +348,7 @@ def test_rows_left_out_are_those_of_a_fit_without_them(kind):
         freedom=np.full((1, 1, 1), np.inf),
     )
     parts = own.weights[:, None], own.means[:, None], own.covariances[:, None]
-    found = left_out_rows.left_out(shaped.prepare(whole), shaped.Groups(*parts), held, kind)
+    found = left_out_rows.left_out(gaussian.prepare(whole), shaped.Groups(*parts), held, kind)
     wanted = sum(density(fitted(np.delete(X, i, axis=0)), X[i]) for i in range(n))
     inside = sum(density(own, row) for row in X)
     assert found[0, 0] == pytest.approx(wanted, rel=0.03)

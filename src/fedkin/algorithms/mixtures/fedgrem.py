@@ -47,7 +47,6 @@ from fedkin.algorithms.mixtures.settings import (
     JoinedSettings,
 )
 from fedkin.arrays import Arrays, Bools, Floats
-from fedkin.federation import Federation
 from fedkin.models.component_errors import ComponentErrors, Told, component_errors
 from fedkin.models.gaussian_mixture import COVARIANCE_TYPES
 from fedkin.models.latent_classes import mixture_weights
@@ -157,11 +156,6 @@ class FedGremSettings(JoinedSettings):
         """Whether sites fit alone once more when the centres of all are known."""
         usual = self.presets[self.shrinkage]["second_start"]
         return bool(usual if self.second_start == "auto" else self.second_start)
-
-
-def prepare_any(clients: Federation, settings: FedGremSettings) -> Any:
-    """The sites' rows, laid out for batched products."""
-    return shaped.prepare(clients, settings) if settings.shaped else prepare(clients, settings)
 
 
 # ------------------------------------------------------------------ local update
@@ -400,7 +394,7 @@ IMPROVE = Step(
 FEDGREM = Algorithm(
     name="fedgrem",
     settings=FedGremSettings,
-    prepare=prepare_any,
+    prepare=prepare,
     program=program,
     result=FedGremResult,
     steps={

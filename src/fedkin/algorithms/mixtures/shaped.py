@@ -26,7 +26,7 @@ import numpy as np
 from fedkin.algorithms.mixtures.departures import MOST, Departure, likeliest, question
 from fedkin.algorithms.mixtures.result import FedGremResult
 from fedkin.algorithms.mixtures.shared_start import CLUSTER_PASSES, SharedStart
-from fedkin.algorithms.mixtures.sites import FAR, FAR_PRODUCTS
+from fedkin.algorithms.mixtures.sites import FAR, FAR_PRODUCTS, rows_with_labels
 from fedkin.arrays import Floats
 from fedkin.federation import Federation
 from fedkin.models import gaussian_mixture as gaussian
@@ -116,17 +116,11 @@ LEFT_OUT = {
 # ------------------------------------------------------------------ client functions
 
 
-def prepare(clients: Federation, settings: Any) -> shaped.LabelledRows:
-    """The sites' rows, and their labels."""
-    return shaped.prepare(clients, settings.labels)
-
-
 def columns(clients, cache, settings, common, personal, memory, keys):
     """Mean and variance of every column."""
-    rows = cache.rows
-    n_rows = np.maximum(rows.sizes, 1)[:, None]
-    reply = {"rows": rows.sizes.astype(float), "middle": rows.centre}
-    return {**reply, "variance": rows.squares / n_rows}, memory
+    n_rows = np.maximum(cache.sizes, 1)[:, None]
+    reply = {"rows": cache.sizes.astype(float), "middle": cache.centre}
+    return {**reply, "variance": cache.squares / n_rows}, memory
 
 
 def seeds(clients, cache, settings, common, personal, memory, keys, how="kmeans++"):
@@ -155,13 +149,8 @@ def _rows_of_clusters(rows, ended):
 def labelled(clients, cache, settings, common, personal, memory, keys):
     """Counts, means and scatter of the rows whose labels are known."""
     found = shaped.labelled_moments(cache, settings.n_components)
-    behind = partial(_rows_with_labels, clients, settings)
+    behind = partial(rows_with_labels, clients, settings, ABOUT_GROUPS)
     return TracedReply(_reply(cache, found, settings), behind), memory
-
-
-def _rows_with_labels(clients, settings):
-    same = clients.y[:, None] == np.arange(settings.n_components)
-    return dict.fromkeys(ABOUT_GROUPS, same.astype(float))
 
 
 def _rows_of_groups(clients, cache, settings, groups):
