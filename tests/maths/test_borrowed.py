@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from scipy.special import logsumexp
+from scipy.special import logsumexp, multigammaln
 from scipy.stats import invwishart, multivariate_normal, multivariate_t, wishart
 from tests.maths.test_fedgrem import errors, small
 
-from fedkin import Federation, FedGrEM
+from fedkin import Federation, FedGrEM, PooledEM
 from fedkin.models import gaussian_mixture as gaussian
 from fedkin.models import left_out_rows
 from fedkin.models import shaped_mixture as shaped
@@ -370,3 +370,76 @@ def test_groups_that_sites_share_are_preferred_to_kinds_of_sites():
     group = found.predict(clients)
     right = np.mean(group == np.concatenate(labels))
     assert max(right, 1 - right) > 0.95
+
+
+@pytest.mark.parametrize("beyond", [1.5, 20.0, 3000.0])
+def test_the_likeliest_degrees_of_the_whole_grid_are_found(beyond):
+    """Beside the marginal likelihood, inverse Wishart covariances integrated out, at every one."""
+    d, m, rng = 3, 40, np.random.default_rng(5)
+    own = invwishart(beyond + d + 1, beyond * np.eye(d)).rvs(2 * m, random_state=rng)
+    rows = rng.integers(2, 40, size=(m, 2)).astype(float)
+    normal = [rng.multivariate_normal(np.zeros(d), c, int(n)) for c, n in zip(own, rows.ravel())]
+    scatter = np.array([z.T @ z for z in normal]).reshape(m, 2, d, d)
+
+    def loglik(degrees, r):
+        nu = degrees + d + 1
+        after = (nu + rows[:, r]) / 2
+        volume = np.linalg.slogdet(degrees * np.eye(d) + scatter[:, r])[1]
+        before = nu / 2 * d * np.log(degrees) - multigammaln(nu / 2, d)
+        return (before + np.array([multigammaln(a, d) for a in after]) - after * volume).sum()
+
+    found = borrowed.best_degrees(scatter, rows, np.tile(np.eye(d), (2, 1, 1)), "full")
+    for r in range(2):
+        wanted = borrowed.DEGREES[np.argmax([loglik(v, r) for v in borrowed.DEGREES])]
+        assert found[r] == wanted
+
+
+@pytest.mark.parametrize("kind", ["full", "diag", "spherical"])
+def test_groups_whose_rows_are_equal_do_not_collapse(kind):
+    """No scatter within groups: variances stay, far below how far groups are apart."""
+    place = np.array([[0.0, 1.0], [5.0, 2.0], [3.0, 9.0]])
+    tables = [np.repeat(place + 0.1 * k, 3, axis=0) for k in range(6)]
+    clients = Federation.from_clients(tables)
+    model = FedGrEM(3, covariance_type=kind, random_state=0, max_rounds=300).fit(clients)
+    spread = np.linalg.eigvalsh(model._result.covariances)
+    assert np.isfinite(spread).all() and (spread > 1e-13).all() and (spread < 1e-3).all()
+    assert model.predict(clients.X[:9], groups="1").reshape(3, 3).std(axis=1).max() == 0
+
+
+# --- a start from all sites where their own do not go together -----------------------------------
+
+
+def few_rows(seed, m=30, n=8, n_groups=6, d=6):
+    """Rows of new sites, too: they tell how far what is shared is right."""
+    rng = np.random.default_rng(seed)
+    centers = 1.5 * rng.normal(size=(n_groups, d))
+    owner, label = np.repeat(np.arange(m), 2 * n), rng.integers(0, n_groups, 2 * m * n)
+    own = centers + 0.2 * rng.normal(size=(m, n_groups, d))
+    X = own[owner, label] + rng.normal(size=(len(label), d))
+    return X, owner, np.tile(np.arange(2 * n) < n, m)
+
+
+def test_few_rows_a_site_start_from_one_mixture_of_all():
+    """Own fits of eight rows in six groups cannot be matched; rows of all need no matching."""
+    gained = []
+    for seed in range(3):
+        X, owner, train = few_rows(seed)
+        asked, reached = {"X": X[~train], "groups": owner[~train]}, []
+        for second in ("auto", False):
+            model = FedGrEM(6, covariance_type="tied", second_start=second, random_state=0)
+            model.fit(X[train], groups=owner[train])
+            assert getattr(model._result, "shaped", False) == (second == "auto")
+            assert model.covariance_.shape == (6, 6)
+            reached.append(model.score_samples(**asked).mean())
+        pooled = PooledEM(6, covariance_type="tied", random_state=0)
+        pooled.fit(X[train], groups=owner[train])
+        assert reached[0] > pooled.score_samples(**asked).mean() - 0.05
+        gained.append(reached[0] - reached[1])
+    assert min(gained) > 1.0
+
+
+def test_clear_starts_are_not_given_up():
+    """What leaves the sites is no more than before where their own groups go together."""
+    sim = small(0.3)
+    model = FedGrEM(3, random_state=0).fit(sim.clients)
+    assert not getattr(model._result, "shaped", False)

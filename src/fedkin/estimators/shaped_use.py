@@ -10,6 +10,7 @@ from scipy.special import logsumexp
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
+from fedkin.algorithms.mixtures.families import ShapedFamily
 from fedkin.estimators.labelled_mixture import LabelledMixture, encoded
 from fedkin.estimators.mixtures import check_start
 from fedkin.federation import Federation
@@ -48,9 +49,9 @@ class ShapedUse(LabelledMixture):
         result = self._result
         if not getattr(result, "shaped", False):
             return
-        kind = self._used.covariance_type
+        kind, self._family = self._used.covariance_type, ShapedFamily(self._used)
         self.n_components_ = len(result.centers)
-        self.covariance_ = of_kind(result.scale, kind)
+        self.covariance_ = of_kind(result.covariances[0] if kind == "tied" else result.scale, kind)
         self.group_covariance_ = of_kind(result.covariances, kind)
         self.degrees_, self.lacking_ = result.degrees, result.lacking
 
@@ -95,7 +96,7 @@ class ShapedUse(LabelledMixture):
         """Weights, means, covariances and freedom of these sites given what all share."""
         common, kind = self._result.common, self._used.covariance_type
         data, m = gaussian.prepare(clients, clients.y is not None), len(clients.names)
-        (n_groups, d), keep = common.centers.shape, not self._used.shares_weights
+        (n_groups, d), keep = common.centers.shape, self._used.share_weights is False
         counts, means = np.zeros((m, n_groups)), np.zeros((m, n_groups, d))
         scatter, before = np.zeros((m, n_groups, d, d)), -np.inf
         for number in range(ADAPT_PASSES):
@@ -125,7 +126,7 @@ class ShapedUse(LabelledMixture):
         common, (n_groups, d) = result.common, result.centers.shape
         m, nothing = len(places), np.zeros((len(places), n_groups))
         shapes = np.zeros((m, n_groups, d)), np.zeros((m, n_groups, d, d))
-        keep = not self._used.shares_weights
+        keep = self._used.share_weights is False
         new = borrowed.posterior(nothing, *shapes, common, kind, keep)
         fit: Any = new.weights, new.means, *borrowed.predictive(new, common, kind)
         known = result.weights, result.components, result.predictive, result.freedom
@@ -146,7 +147,8 @@ class ShapedUse(LabelledMixture):
         density = self._family.log_joint(
             self._family.prepare(clients), (np.ones_like(weights), *rest)
         )
-        usual = common.concentration if self._used.shares_weights else np.zeros(weights.shape[1])
+        own = self._used.share_weights is False
+        usual = np.zeros(weights.shape[1]) if own else common.concentration
         for _ in range(ADAPT_PASSES):
             joint = density + np.log(np.maximum(weights[clients.owner], 1e-300))
             share = np.exp(joint - logsumexp(joint, axis=1, keepdims=True))

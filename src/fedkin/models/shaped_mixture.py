@@ -89,10 +89,10 @@ def _moments(
 ) -> Moments:
     """Means and scatter about them from sums about the clients' centres."""
     alive = counts > EMPTY_COMPONENT
-    safe = np.where(alive, counts, 1.0)[..., None]
-    about = np.where(alive[..., None], sums / safe, 0.0)
-    scatter = products - safe[..., None] * about[..., :, None] * about[..., None, :]
-    scatter = np.where(alive[..., None, None], scatter, 0.0)
+    about = np.where(alive[..., None], sums / np.where(alive, counts, 1.0)[..., None], 0.0)
+    scatter = products
+    scatter -= (counts[..., None] * about)[..., None] * about[..., None, :]
+    scatter[~alive] = 0.0
     means = about + after_client(rows.centre, counts.ndim - 1)
     return Moments(counts, means, scatter, loglik)
 

@@ -202,14 +202,15 @@ class Coordinator(ABC):
         step = "start_by_ward" if self.settings.start == "ward" else "start"
         self.hear_in_any_order((yield Ask(step, fields=self.fields, note="sites fit alone")))
         if self.settings.second_fit:
-            common = {**self.common, "centers": self._median(), **self.usual}
+            common = {**self.common, "centers": self.middle, **self.usual}
             personal = {"order": self.order}
             again = Ask("start_again", common, personal, self.fields, note="sites fit again")
             self.hear_in_any_order((yield again))
-        self.begun = np.broadcast_to(self._median(), self.last["components"].shape)
+        self.begun = np.broadcast_to(self.middle, self.last["components"].shape)
         self.shared = self.estimates
 
-    def _median(self) -> Floats:
+    @property
+    def middle(self) -> Floats:
         """The median over the sites that were heard, (R, p)."""
         return np.median(self.estimates[self.last.heard], axis=0)
 

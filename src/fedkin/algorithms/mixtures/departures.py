@@ -20,6 +20,8 @@ from fedkin.ties import tied_order
 
 # After so many rounds the half that foretells less of the mixtures that are compared is given up.
 ROUNDS_COMPARED = 5
+# Rounds of a mixture that has not climbed as one of all sites, before it is compared with others.
+ROUNDS_ALONE = 20
 # What is infinite travels as this.
 MOST = 1e15
 
@@ -93,6 +95,13 @@ def question(
     parts = zip(*(one.mixture(final) for one in departures))
     own = {name: np.stack(part, axis=1) for name, part in zip(names, parts)}
     return Ask("own_moments", personal=own, fraction=fraction, note=note)
+
+
+def depart(one: Departure) -> Generator[Ask, Replies, None]:
+    """Sites depart from one mixture for some rounds, before it is compared with others."""
+    for _ in range(ROUNDS_ALONE):
+        replies = yield question([one], "sites depart from groups found alone")
+        one.advance(replies, 0)
 
 
 def likeliest(

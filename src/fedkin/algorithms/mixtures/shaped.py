@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from fedkin.algorithms.mixtures.departures import MOST, Departure, likeliest, question
+from fedkin.algorithms.mixtures.departures import MOST, Departure, depart, likeliest, question
 from fedkin.algorithms.mixtures.result import FedGremResult
 from fedkin.algorithms.mixtures.shared_start import CLUSTER_PASSES, SharedStart
 from fedkin.algorithms.mixtures.sites import FAR, FAR_PRODUCTS, rows_with_labels
@@ -218,13 +218,17 @@ STEPS = {
 # ------------------------------------------------------------------ server program
 
 
-def program(roster: Roster, settings: Any) -> Program:
-    """Shared mixtures; sites depart from the one that suits them best until nothing moves."""
+def program(roster: Roster, settings: Any, aligned: Floats | None = None) -> Program:
+    """Shared mixtures; sites depart from the one that suits them best until nothing moves.
+
+    So they do from centres (R, d) to which groups that they found alone were `aligned`.
+    """
     start, m = SharedStart(settings, roster), len(roster)
-    shared = yield from start.begin()
-    ways = [
-        Departure(one, settings.covariance_type, not settings.shares_weights, m) for one in shared
-    ]
+    shared = yield from start.begin(aligned)
+    own_weights = settings.share_weights is False
+    ways = [Departure(one, settings.covariance_type, own_weights, m) for one in shared]
+    if aligned is not None:
+        yield from depart(ways[-1])
     fit = yield from likeliest(ways, start.trusted)
     history: list[float] = []
     at_rest, loglik = 0, np.full(m, np.nan)

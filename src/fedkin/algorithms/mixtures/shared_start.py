@@ -52,8 +52,13 @@ class SharedStart:
         self.trusted: Bools = np.ones(len(roster), dtype=bool)
         self.n_rows = 0.0
 
-    def begin(self) -> Generator[Ask, Replies, list[borrowed.Common]]:
-        """Mixtures from which sites may depart, the likeliest for all as one first."""
+    def begin(
+        self, aligned: Floats | None = None
+    ) -> Generator[Ask, Replies, list[borrowed.Common]]:
+        """Mixtures from which sites may depart, the likeliest for all as one first.
+
+        Last, if there are any, groups with given centres (R, d).
+        """
         settings, given = self.settings, self.settings.given_start
         replies = yield Ask("columns", note="spread of the columns")
         units = spread_of(replies)
@@ -71,8 +76,12 @@ class SharedStart:
         else:
             found = yield from self._search(settings.n_components, units, known)
         if given is None and known is None:
-            return [in_order(one.common) for one in found]
-        return [one.common for one in found]
+            shared = [in_order(one.common) for one in found]
+        else:
+            shared = [one.common for one in found]
+        if aligned is not None:
+            shared.append(self._at(aligned, np.square(units) * FIRST_BETWEEN))
+        return shared
 
     def _choose(self, units: Floats) -> Generator[Ask, Replies, list[Shared]]:
         """As many groups as the shared mixture has the least BIC with."""
