@@ -443,3 +443,19 @@ def test_clear_starts_are_not_given_up():
     sim = small(0.3)
     model = FedGrEM(3, random_state=0).fit(sim.clients)
     assert not getattr(model._result, "shaped", False)
+
+
+def test_few_labels_of_many_columns_are_enough_for_a_start():
+    """A dozen labelled rows in eleven columns leave directions without scatter."""
+    wrong = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        m, n, d = 10, 20, 11
+        root = np.eye(d) + rng.normal(size=(d, d)) / 3
+        owner, y = np.repeat(np.arange(m), n), np.tile(np.arange(n) % 2, m)
+        level = 0.5 * rng.normal(size=(m, d)) @ root.T
+        X = level[owner] + (rng.normal(size=(m * n, d)) + 1.6 * y[:, None]) @ root.T
+        told = np.where(np.arange(m * n) % 17 == seed, y, -1)
+        model = FedGrEM(2, covariance_type="full", random_state=0).fit(X, told, groups=owner)
+        wrong.append(1 - model.score(X, y, groups=owner))
+    assert max(wrong) < 0.1

@@ -44,7 +44,10 @@ class Holding(NamedTuple):
 
 
 def left_out(rows: RowBlocks, groups: Groups, held: Holding, kind: str) -> Floats:
-    """Log density (m, S) of a site's rows, each under what the others leave of its groups."""
+    """Log density (m, S) of a site's rows, each under what the others leave of its groups.
+
+    Where rows have labels, log probability of these labels: groups are to be the classes.
+    """
     parts = parts_of(rows, groups)
     d, found = rows.n_columns, np.zeros((rows.n_clients, groups.means.shape[1]))
     for chunk in rows.chunks(groups.means[0].size):
@@ -59,9 +62,12 @@ def left_out(rows: RowBlocks, groups: Groups, held: Holding, kind: str) -> Float
         before = log_weights(own_of(groups.weights, who))[..., None]
         joint = less + _log_weights(share, own, rows.sizes[who]) - before
         joint = np.ascontiguousarray(joint.transpose(1, 2, 0, 3))
+        if known is None:
+            found[who] += np.einsum("skn,kn->ks", to_posterior(joint), present)
+            continue
+        of_any, told = to_posterior(joint.copy()), present * (known >= 0)
         rule_out(joint, known)
-        total = to_posterior(joint)
-        found[who] += np.einsum("skn,kn->ks", total, present)
+        found[who] += np.einsum("skn,kn->ks", to_posterior(joint) - of_any, told)
     return found
 
 

@@ -70,7 +70,10 @@ class SharedStart:
             centers = given if given.ndim == 2 else np.median(given, axis=0)
             found = yield from self._shared([self._at(centers, np.square(units) * FIRST_BETWEEN)])
         elif known is not None and (known[0].sum(axis=0) > 0).all():
-            return [self._first(*known, np.square(units))]
+            first = self._first(*known, np.square(units))
+            # With few labels the rows of all sites tell more of a class than its labelled ones do.
+            found = yield from self._shared([first])
+            return [first, *(one.common for one in found)]
         elif settings.n_components is None:
             found = yield from self._choose(units)
         else:
@@ -125,10 +128,19 @@ class SharedStart:
         return (yield from self._shared(made))
 
     def _first(self, counts: Floats, means: Floats, scatter: Floats, spread: Floats):
-        """What labelled groups have in common, sites put together."""
-        n_groups = counts.shape[1]
-        first = self._at(np.zeros((n_groups, len(spread))), spread)
-        return borrowed.learn(counts, means, scatter, first, self.kind)
+        """What labelled groups have in common, sites put together.
+
+        Few labelled rows leave directions without scatter: covariances are bent to the diagonal of
+        their average, as by d + 2 rows, the least that has a mean.
+        """
+        n_groups, d = counts.shape[1], len(spread)
+        first = self._at(np.zeros((n_groups, d)), spread)
+        common = borrowed.learn(counts, means, scatter, first, self.kind)
+        n_rows = counts.sum(axis=0)
+        average = np.einsum("r,rij->ij", n_rows / n_rows.sum(), common.covariances)
+        share = (d + 2.0) / (d + 2.0 + n_rows.sum())
+        straight = share * np.diag(np.diag(average))
+        return common._replace(covariances=(1.0 - share) * common.covariances + straight)
 
     def _at(self, centers: Floats, spread: Floats) -> borrowed.Common:
         """Groups of one spread (d,) at some centres."""
