@@ -348,7 +348,9 @@ def test_rows_left_out_are_those_of_a_fit_without_them(kind):
         freedom=np.full((1, 1, 1), np.inf),
     )
     parts = own.weights[:, None], own.means[:, None], own.covariances[:, None]
-    found = left_out_rows.left_out(gaussian.prepare(whole), shaped.Groups(*parts), held, kind)
+    rows, groups = gaussian.prepare(whole), shaped.Groups(*parts)
+    found, right = left_out_rows.left_out(rows, groups, held, kind)
+    assert right[0, 0] == 0.0
     wanted = sum(density(fitted(np.delete(X, i, axis=0)), X[i]) for i in range(n))
     inside = sum(density(own, row) for row in X)
     assert found[0, 0] == pytest.approx(wanted, rel=0.03)
@@ -459,3 +461,34 @@ def test_few_labels_of_many_columns_are_enough_for_a_start():
         model = FedGrEM(2, covariance_type="full", random_state=0).fit(X, told, groups=owner)
         wrong.append(1 - model.score(X, y, groups=owner))
     assert max(wrong) < 0.1
+
+
+def test_labels_left_out_are_foretold_as_by_the_posterior_without_the_row():
+    """Groups that no row changes: what is left is Bayes' rule with the weights of the others."""
+    rng = np.random.default_rng(6)
+    n, d = 12, 2
+    X, label = rng.normal(size=(n, d)), np.arange(n) % 3 - 1.0
+    clients = Federation.from_clients({"a": X}, y={"a": label})
+    means, weights = np.array([[0.5, 0.0], [-0.5, 0.2]]), np.array([0.4, 0.6])
+    groups = shaped.Groups(
+        weights[None, None], means[None, None], np.tile(np.eye(d), (1, 1, 2, 1, 1))
+    )
+    counts = np.array([7.0, 5.0])
+    held = left_out_rows.Holding(
+        counts[None, None],
+        np.zeros((1, 1, 2)),
+        np.full((1, 1, 2), np.inf),
+        np.zeros((1, 1, 2)),
+        np.full((1, 1, 2), np.inf),
+    )
+    rows = gaussian.prepare(clients, labelled=True)
+    density, right = left_out_rows.left_out(rows, groups, held, "identity")
+    log_p = np.stack([multivariate_normal(mean).logpdf(X) for mean in means], axis=1)
+    wanted, of_all = 0.0, 0.0
+    for i in range(n):
+        share = np.exp(np.log(weights) + log_p[i])
+        share = np.eye(2)[int(label[i])] if label[i] >= 0 else share / share.sum()
+        joint = np.log((counts - share) / (n - 1)) + log_p[i]
+        of_all += logsumexp(joint)
+        wanted += joint[int(label[i])] - logsumexp(joint) if label[i] >= 0 else 0.0
+    assert right[0, 0] == pytest.approx(wanted) and density[0, 0] == pytest.approx(of_all)

@@ -43,13 +43,14 @@ class Holding(NamedTuple):
     freedom: Floats
 
 
-def left_out(rows: RowBlocks, groups: Groups, held: Holding, kind: str) -> Floats:
+def left_out(rows: RowBlocks, groups: Groups, held: Holding, kind: str) -> tuple[Floats, Floats]:
     """Log density (m, S) of a site's rows, each under what the others leave of its groups.
 
-    Where rows have labels, log probability of these labels: groups are to be the classes.
+    With labels, where these are known; and the log probability of labels alone, (m, S).
     """
     parts = parts_of(rows, groups)
     d, found = rows.n_columns, np.zeros((rows.n_clients, groups.means.shape[1]))
+    right = np.zeros_like(found)
     for chunk in rows.chunks(groups.means[0].size):
         who, present, known = chunk.clients, chunk.data[:, -1], chunk.labels
         own = Holding(*(part[who][..., None] for part in held))
@@ -62,13 +63,13 @@ def left_out(rows: RowBlocks, groups: Groups, held: Holding, kind: str) -> Float
         before = log_weights(own_of(groups.weights, who))[..., None]
         joint = less + _log_weights(share, own, rows.sizes[who]) - before
         joint = np.ascontiguousarray(joint.transpose(1, 2, 0, 3))
-        if known is None:
-            found[who] += np.einsum("skn,kn->ks", to_posterior(joint), present)
-            continue
-        of_any, told = to_posterior(joint.copy()), present * (known >= 0)
-        rule_out(joint, known)
-        found[who] += np.einsum("skn,kn->ks", to_posterior(joint) - of_any, told)
-    return found
+        of_any = to_posterior(joint if known is None else joint.copy())
+        found[who] += np.einsum("skn,kn->ks", of_any, present)
+        if known is not None:
+            rule_out(joint, known)
+            told = present * (known >= 0)
+            right[who] += np.einsum("skn,kn->ks", to_posterior(joint) - of_any, told)
+    return found + right, right
 
 
 def _shares(joint: Floats, known: Indices | None) -> Floats:

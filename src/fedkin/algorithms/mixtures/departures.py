@@ -105,9 +105,12 @@ def depart(one: Departure) -> Generator[Ask, Replies, None]:
 
 
 def likeliest(
-    departures: Sequence[Departure], trusted: Bools
+    departures: Sequence[Departure], trusted: Bools, by: str = "loglik"
 ) -> Generator[Ask, Replies, Departure]:
-    """The departure under which the rows of trusted sites are foretold best by their others."""
+    """The departure under which the rows of trusted sites are foretold best by their others.
+
+    Rows, or their labels, if it is to be decided by what is "right".
+    """
     left = list(departures)
     while len(left) > 1:
         for _ in range(ROUNDS_COMPARED):
@@ -117,7 +120,7 @@ def likeliest(
         held = [one.holding() for one in left]
         own = {name: np.stack([one[name] for one in held], axis=1) for name in held[0]}
         replies = yield Ask("left_out", personal=own, note="rows left out")
-        reached = replies["loglik"][trusted[replies.clients]].sum(axis=0)
+        reached = replies[by][trusted[replies.clients]].sum(axis=0)
         kept = np.sort(tied_order(-reached)[: len(left) // 2])
         left = [left[start] for start in kept]
     return left[0]

@@ -110,6 +110,7 @@ HELD = {
 LEFT_OUT = {
     "rows": ROWS,
     "loglik": Field(("S",), "log likelihood of each row given the site's others, for each start"),
+    "right": Field(("S",), "log probability of the rows' labels given the others, likewise"),
 }
 
 
@@ -190,8 +191,9 @@ def left_out(clients, cache, settings, common, personal, memory, keys):
     names = ("weights", "means", "covariances"), ("counts", "taken", "total", "usual", "freedom")
     groups, held = ([personal[name] for name in some] for some in names)
     held[-1] = np.where(held[-1] < MOST, held[-1], np.inf)
-    found = left_out_rows(cache, shaped.Groups(*groups), Holding(*held), settings.covariance_type)
-    return {"rows": cache.sizes.astype(float), "loglik": found}, memory
+    kind = settings.covariance_type
+    found, right = left_out_rows(cache, shaped.Groups(*groups), Holding(*held), kind)
+    return {"rows": cache.sizes.astype(float), "loglik": found, "right": right}, memory
 
 
 def _reply(cache, found, settings):
@@ -229,7 +231,7 @@ def program(roster: Roster, settings: Any, aligned: Floats | None = None) -> Pro
     ways = [Departure(one, settings.covariance_type, own_weights, m) for one in shared]
     if aligned is not None:
         yield from depart(ways[-1])
-    fit = yield from likeliest(ways, start.trusted)
+    fit = yield from likeliest(ways, start.trusted, "right" if start.named else "loglik")
     history: list[float] = []
     at_rest, loglik = 0, np.full(m, np.nan)
     for _ in range(settings.max_rounds):

@@ -51,6 +51,8 @@ class SharedStart:
         self.settings, self.roster, self.kind = settings, roster, settings.covariance_type
         self.trusted: Bools = np.ones(len(roster), dtype=bool)
         self.n_rows = 0.0
+        # Whether every group has labels.
+        self.named = False
 
     def begin(
         self, aligned: Floats | None = None
@@ -61,7 +63,7 @@ class SharedStart:
         """
         settings, given = self.settings, self.settings.given_start
         replies = yield Ask("columns", note="spread of the columns")
-        units = spread_of(replies)
+        units, n_rows = spread_of(replies), float(replies["rows"].sum())
         known = None
         if settings.labels:
             replies = yield Ask("labelled", note="groups with labels")
@@ -70,7 +72,10 @@ class SharedStart:
             centers = given if given.ndim == 2 else np.median(given, axis=0)
             found = yield from self._shared([self._at(centers, np.square(units) * FIRST_BETWEEN)])
         elif known is not None and (known[0].sum(axis=0) > 0).all():
+            self.named = True
             first = self._first(*known, np.square(units))
+            if known[0].sum() >= n_rows - 0.5:
+                return [first]
             # With few labels the rows of all sites tell more of a class than its labelled ones do.
             found = yield from self._shared([first])
             return [first, *(one.common for one in found)]
