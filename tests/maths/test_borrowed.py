@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from scipy.special import logsumexp
+from scipy.special import logsumexp, multigammaln
 from scipy.stats import invwishart, multivariate_normal, multivariate_t, wishart
 from tests.maths.test_fedgrem import errors, small
 
-from fedkin import Federation, FedGrEM
+from fedkin import Federation, FedGrEM, PooledEM
+from fedkin.models import gaussian_mixture as gaussian
 from fedkin.models import left_out_rows
 from fedkin.models import shaped_mixture as shaped
 from fedkin.shrinkage import borrowed
@@ -26,7 +27,7 @@ def ragged():
 
 def test_moments_are_those_of_rows_weighted_by_hand(ragged):
     clients, groups = ragged
-    found = shaped.expect(shaped.prepare(clients), groups)
+    found = shaped.expect(gaussian.prepare(clients), groups)
     for k in range(4):
         X = clients.client(k)[0]
         joint = np.stack(
@@ -50,7 +51,7 @@ def test_moments_are_those_of_rows_weighted_by_hand(ragged):
 def test_densities_of_uncertain_covariances_are_students(ragged):
     clients, groups = ragged
     freedom = np.full((4, 2), 7.0)
-    found = shaped.log_joint(shaped.prepare(clients), groups, freedom)
+    found = shaped.log_joint(gaussian.prepare(clients), groups, freedom)
     k, r = 3, 1
     shape = groups.covariances[k, 0, r] * 5.0 / 7.0
     wanted = multivariate_t(groups.means[k, 0, r], shape, df=7).logpdf(clients.client(k)[0])
@@ -63,8 +64,8 @@ def test_rows_with_labels_count_for_their_group_alone(ragged):
     rng = np.random.default_rng(1)
     label = rng.integers(0, 2, len(clients.X)).astype(float)
     told = Federation(clients.X, clients.offsets, clients.names, y=label)
-    found = shaped.expect(shaped.prepare(told, labelled=True), groups)
-    wanted = shaped.labelled_moments(shaped.prepare(told, labelled=True), 2)
+    found = shaped.expect(gaussian.prepare(told, labelled=True), groups)
+    wanted = shaped.labelled_moments(gaussian.prepare(told, labelled=True), 2)
     np.testing.assert_allclose(found.counts[:, 0], wanted.counts, atol=1e-9)
     np.testing.assert_allclose(found.scatter[:, 0], wanted.scatter, atol=1e-8)
     np.testing.assert_allclose(wanted.counts[3, 1], label[clients.owner == 3].sum())
@@ -74,7 +75,7 @@ def test_some_clients_keep_their_rows_and_labels(ragged):
     clients, groups = ragged
     label = np.arange(len(clients.X)) % 3 - 1.0
     told = Federation(clients.X, clients.offsets, clients.names, y=label)
-    rows, who = shaped.prepare(told, labelled=True), np.array([3, 1])
+    rows, who = gaussian.prepare(told, labelled=True), np.array([3, 1])
     some = shaped.expect(rows.take(who), shaped.Groups(*(part[who] for part in groups)))
     for part, whole in zip(some, shaped.expect(rows, groups)):
         np.testing.assert_allclose(part, whole[who], atol=1e-9)
@@ -347,7 +348,9 @@ def test_rows_left_out_are_those_of_a_fit_without_them(kind):
         freedom=np.full((1, 1, 1), np.inf),
     )
     parts = own.weights[:, None], own.means[:, None], own.covariances[:, None]
-    found = left_out_rows.left_out(shaped.prepare(whole), shaped.Groups(*parts), held, kind)
+    rows, groups = gaussian.prepare(whole), shaped.Groups(*parts)
+    found, right = left_out_rows.left_out(rows, groups, held, kind)
+    assert right[0, 0] == 0.0
     wanted = sum(density(fitted(np.delete(X, i, axis=0)), X[i]) for i in range(n))
     inside = sum(density(own, row) for row in X)
     assert found[0, 0] == pytest.approx(wanted, rel=0.03)
@@ -369,3 +372,123 @@ def test_groups_that_sites_share_are_preferred_to_kinds_of_sites():
     group = found.predict(clients)
     right = np.mean(group == np.concatenate(labels))
     assert max(right, 1 - right) > 0.95
+
+
+@pytest.mark.parametrize("beyond", [1.5, 20.0, 3000.0])
+def test_the_likeliest_degrees_of_the_whole_grid_are_found(beyond):
+    """Beside the marginal likelihood, inverse Wishart covariances integrated out, at every one."""
+    d, m, rng = 3, 40, np.random.default_rng(5)
+    own = invwishart(beyond + d + 1, beyond * np.eye(d)).rvs(2 * m, random_state=rng)
+    rows = rng.integers(2, 40, size=(m, 2)).astype(float)
+    normal = [rng.multivariate_normal(np.zeros(d), c, int(n)) for c, n in zip(own, rows.ravel())]
+    scatter = np.array([z.T @ z for z in normal]).reshape(m, 2, d, d)
+
+    def loglik(degrees, r):
+        nu = degrees + d + 1
+        after = (nu + rows[:, r]) / 2
+        volume = np.linalg.slogdet(degrees * np.eye(d) + scatter[:, r])[1]
+        before = nu / 2 * d * np.log(degrees) - multigammaln(nu / 2, d)
+        return (before + np.array([multigammaln(a, d) for a in after]) - after * volume).sum()
+
+    found = borrowed.best_degrees(scatter, rows, np.tile(np.eye(d), (2, 1, 1)), "full")
+    for r in range(2):
+        wanted = borrowed.DEGREES[np.argmax([loglik(v, r) for v in borrowed.DEGREES])]
+        assert found[r] == wanted
+
+
+@pytest.mark.parametrize("kind", ["full", "diag", "spherical"])
+def test_groups_whose_rows_are_equal_do_not_collapse(kind):
+    """No scatter within groups: variances stay, far below how far groups are apart."""
+    place = np.array([[0.0, 1.0], [5.0, 2.0], [3.0, 9.0]])
+    tables = [np.repeat(place + 0.1 * k, 3, axis=0) for k in range(6)]
+    clients = Federation.from_clients(tables)
+    model = FedGrEM(3, covariance_type=kind, random_state=0, max_rounds=300).fit(clients)
+    spread = np.linalg.eigvalsh(model._result.covariances)
+    assert np.isfinite(spread).all() and (spread > 1e-13).all() and (spread < 1e-3).all()
+    assert model.predict(clients.X[:9], groups="1").reshape(3, 3).std(axis=1).max() == 0
+
+
+# --- a start from all sites where their own do not go together -----------------------------------
+
+
+def few_rows(seed, m=30, n=8, n_groups=6, d=6):
+    """Rows of new sites, too: they tell how far what is shared is right."""
+    rng = np.random.default_rng(seed)
+    centers = 1.5 * rng.normal(size=(n_groups, d))
+    owner, label = np.repeat(np.arange(m), 2 * n), rng.integers(0, n_groups, 2 * m * n)
+    own = centers + 0.2 * rng.normal(size=(m, n_groups, d))
+    X = own[owner, label] + rng.normal(size=(len(label), d))
+    return X, owner, np.tile(np.arange(2 * n) < n, m)
+
+
+def test_few_rows_a_site_start_from_one_mixture_of_all():
+    """Own fits of eight rows in six groups cannot be matched; rows of all need no matching."""
+    gained = []
+    for seed in range(3):
+        X, owner, train = few_rows(seed)
+        asked, reached = {"X": X[~train], "groups": owner[~train]}, []
+        for second in ("auto", False):
+            model = FedGrEM(6, covariance_type="tied", second_start=second, random_state=0)
+            model.fit(X[train], groups=owner[train])
+            assert getattr(model._result, "shaped", False) == (second == "auto")
+            assert model.covariance_.shape == (6, 6)
+            reached.append(model.score_samples(**asked).mean())
+        pooled = PooledEM(6, covariance_type="tied", random_state=0)
+        pooled.fit(X[train], groups=owner[train])
+        assert reached[0] > pooled.score_samples(**asked).mean() - 0.05
+        gained.append(reached[0] - reached[1])
+    assert min(gained) > 1.0
+
+
+def test_clear_starts_are_not_given_up():
+    """What leaves the sites is no more than before where their own groups go together."""
+    sim = small(0.3)
+    model = FedGrEM(3, random_state=0).fit(sim.clients)
+    assert not getattr(model._result, "shaped", False)
+
+
+def test_few_labels_of_many_columns_are_enough_for_a_start():
+    """A dozen labelled rows in eleven columns leave directions without scatter."""
+    wrong = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        m, n, d = 10, 20, 11
+        root = np.eye(d) + rng.normal(size=(d, d)) / 3
+        owner, y = np.repeat(np.arange(m), n), np.tile(np.arange(n) % 2, m)
+        level = 0.5 * rng.normal(size=(m, d)) @ root.T
+        X = level[owner] + (rng.normal(size=(m * n, d)) + 1.6 * y[:, None]) @ root.T
+        told = np.where(np.arange(m * n) % 17 == seed, y, -1)
+        model = FedGrEM(2, covariance_type="full", random_state=0).fit(X, told, groups=owner)
+        wrong.append(1 - model.score(X, y, groups=owner))
+    assert max(wrong) < 0.1
+
+
+def test_labels_left_out_are_foretold_as_by_the_posterior_without_the_row():
+    """Groups that no row changes: what is left is Bayes' rule with the weights of the others."""
+    rng = np.random.default_rng(6)
+    n, d = 12, 2
+    X, label = rng.normal(size=(n, d)), np.arange(n) % 3 - 1.0
+    clients = Federation(X, np.array([0, n]), ("a",), y=label)
+    means, weights = np.array([[0.5, 0.0], [-0.5, 0.2]]), np.array([0.4, 0.6])
+    same = np.tile(np.eye(d), (1, 1, 2, 1, 1))
+    groups = shaped.Groups(weights[None, None], means[None, None], same)
+    counts = np.array([7.0, 5.0])
+    held = left_out_rows.Holding(
+        counts[None, None],
+        np.zeros((1, 1, 2)),
+        np.full((1, 1, 2), np.inf),
+        np.zeros((1, 1, 2)),
+        np.full((1, 1, 2), np.inf),
+    )
+    rows = gaussian.prepare(clients, labelled=True)
+    density, right = left_out_rows.left_out(rows, groups, held, "identity")
+    log_p = np.stack([multivariate_normal(mean).logpdf(X) for mean in means], axis=1)
+    wanted, of_all = 0.0, 0.0
+    for i in range(n):
+        share = np.exp(np.log(weights) + log_p[i])
+        share = np.eye(2)[int(label[i])] if label[i] >= 0 else share / share.sum()
+        joint = np.log((counts - share) / (n - 1)) + log_p[i]
+        of_all += logsumexp(joint)
+        wanted += joint[int(label[i])] - logsumexp(joint) if label[i] >= 0 else 0.0
+    assert right[0, 0] == pytest.approx(wanted)
+    assert density[0, 0] == pytest.approx(of_all + wanted)

@@ -571,11 +571,11 @@ class FederatedEstimator(BaseEstimator, ABC):
 
         return counts
 
-    def _shared_estimate(self) -> np.ndarray:
-        """What the fit shares, a row for every kind of sites."""
+    def _shared_estimate(self, like: Any = None) -> np.ndarray:
+        """What the fit shares, a row for every kind of sites; groups in the order of `like`'s."""
         from fedkin.estimators.site_evidence import shared_estimate
 
-        return shared_estimate(self)
+        return shared_estimate(self, like)
 
     def _about(self) -> About:
         left = self.traffic_.bytes_up_by_field

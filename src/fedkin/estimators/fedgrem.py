@@ -59,7 +59,10 @@ class FedGrEM(ShapedUse):
         with a penalty that is the same for all; weights stay at the site.
     second_start : {"auto"} or bool
         After the local fits, every site fits once more from the centres of all and keeps the
-        likelier fit: repairs sites whose own start went astray. "auto": with "adaptive".
+        likelier fit: repairs sites whose own start went astray. Where groups could still be matched
+        otherwise at more than a third of the sites (few rows a site, as a rule), sites depart from
+        one mixture of all, as with own covariances, and send what they do there; not with
+        `standard_errors`. "auto": with "adaptive".
     step : {"auto", "em", "gradient"}
         A site's part of a round; "auto" is "em" for "adaptive", "gradient" for "paper".
     step_constant : float

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 from fedkin.algorithms.mixtures.fedem import FEDEM
 from fedkin.algorithms.mixtures.local_em import LOCAL_EM
 from fedkin.algorithms.mixtures.tgmm import TGMM as TGMM_ALGORITHM
 from fedkin.engines import InProcess
-from fedkin.estimators.mixtures import MixtureEstimator
+from fedkin.estimators.labelled_mixture import LabelledMixture
 from fedkin.federation import Federation
 from fedkin.protocol import Run
 
 
-class FedEM(MixtureEstimator):
+class FedEM(LabelledMixture):
     """One set of components for all sites, weights of their own (Marfoq et al. 2021).
 
-    Every site's components are the centres.
+    Every site's components are the centres. Rows of Gaussian mixtures may have labels, `fit(X, y)`:
+    groups are then classes and begin at the means of all rows with their label.
 
     Parameters
     ----------
@@ -45,12 +47,14 @@ class FedEM(MixtureEstimator):
     """
 
     _algorithm = FEDEM
+    _fixed: ClassVar = {"labels": False}
+    _groups_without_labels = False
 
 
-class TGMM(MixtureEstimator):
+class TGMM(LabelledMixture):
     """Every site with the others' first estimates as sources (Wang et al. 2021).
 
-    Gaussian mixtures only.
+    Gaussian mixtures only. Rows may have labels, `fit(X, y)`: groups are then classes.
 
     Parameters
     ----------
@@ -77,11 +81,15 @@ class TGMM(MixtureEstimator):
     """
 
     _algorithm = TGMM_ALGORITHM
+    _fixed: ClassVar = {"labels": False}
+    _groups_without_labels = False
 
 
-class LocalEM(MixtureEstimator):
+class LocalEM(LabelledMixture):
     """Every site alone, by EM or gradient EM; groups mean something else at every site.
 
+    Rows of Gaussian mixtures may have labels, `fit(X, y)`: groups are then classes, also at other
+    sites; with all labels known and `covariance_type="tied"` this is linear discriminant analysis.
     In process, sites' components are aligned afterwards to give `centers_` (medians over sites),
     nothing more; elsewhere they stay at the sites, and there is nothing to predict with.
 
@@ -112,13 +120,15 @@ class LocalEM(MixtureEstimator):
     """
 
     _algorithm = LOCAL_EM
+    _fixed: ClassVar = {"labels": False}
 
 
 class PooledEM(LocalEM):
     """EM on all rows in one place: what could be done if data could be shared. In process only.
 
-    Every site has the same components, weights and covariance. Given components of every site are
-    averaged for the start.
+    Every site has the same components, weights and covariance. With labels of all rows,
+    `fit(X, y)`, and `covariance_type="tied"` it is linear discriminant analysis. Given components
+    of every site are averaged for the start.
 
     Parameters
     ----------

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fedkin.alignment import align
 from fedkin.arrays import Bools, Floats, Indices
 from fedkin.federation import Federation
 from fedkin.models.least_squares import packed_statistics, unpack
@@ -22,6 +23,7 @@ from fedkin.models.mixture_steps import (
     scored,
 )
 from fedkin.models.site_evidence import SiteEvidence, inverse, ranks, scores_at_centres
+from fedkin.shrinkage.spread import belonging
 
 # Residual squares below this share of the squares of the target are rounding.
 ROUNDING = 1e-13
@@ -228,11 +230,13 @@ def _of_mixture(model: Any, data: Federation) -> SiteEvidence:
         fit = weights[k], components[k], [_of_site(part, k) for part in scale]
         found.append(_mixture_site(model, clients.take([k]), fit, k))
     size = n_groups * p
+    estimates = np.array([site.estimate for site in found]).reshape(m, size)
+    information = np.array([site.information for site in found]).reshape(m, size, size)
     return SiteEvidence(
         data.names,
         data.sizes.astype(float),
-        np.array([site.estimate for site in found]).reshape(m, size),
-        np.array([site.information for site in found]).reshape(m, size, size),
+        estimates,
+        information,
         np.zeros(m, dtype=np.intp),
         np.ones(size, dtype=bool),
         True,
@@ -241,7 +245,38 @@ def _of_mixture(model: Any, data: Federation) -> SiteEvidence:
         _unit(scale[0], n_groups, p, target is None),
         chi_squared=np.array([site.chi_squared for site in found]),
         bounded=True,
+        says=_say_in_groups(model, estimates, information),
     )
+
+
+def _say_in_groups(model: Any, estimates: Floats, information: Floats) -> Floats | None:
+    """How much of their say sites have in every number of a group, (m, q), by the fit's own rule.
+
+    FedGrEM asks of every group of a site whether it is too far from the others'; None where a fit
+    has no such rule.
+    """
+    result = model._result
+    between = _between(result, model)
+    if between is None:
+        return None
+    m, (n_groups, p) = len(estimates), result.centers.shape
+    away = estimates.reshape(m, n_groups, p) - result.centers
+    sampling = inverse(information).reshape(m, n_groups, p, n_groups, p)
+    total = np.einsum("mrirj->mrij", sampling) + between
+    distances = np.einsum("mri,mri->mr", away, np.linalg.solve(total, away[..., None])[..., 0])
+    return np.repeat(belonging(distances, p, m * n_groups), p, axis=1)
+
+
+def _between(result: Any, model: Any) -> Floats | None:
+    """Covariances (R, p, p) of components between sites, where the fit weighs sites by them."""
+    if getattr(result, "shaped", False):
+        return np.asarray(result.between)
+    variance = result.between_variance
+    if variance is None or not np.isfinite(variance).all():
+        return None
+    p = result.centers.shape[1]
+    common = result.covariance if np.size(result.covariance) == p * p else np.eye(p)
+    return np.asarray(variance)[:, None, None] * common
 
 
 def _mixture_site(model: Any, site: Federation, fit: Any, seed: int) -> SiteMixture:
@@ -418,8 +453,11 @@ def for_sites(model: Any, kept: Indices, fixed: bool) -> Any:
     return copy
 
 
-def shared_estimate(model: Any) -> Floats:
-    """What a fitted model shares, a row for every kind, (K, q), as the sites' estimates have it."""
+def shared_estimate(model: Any, like: Any = None) -> Floats:
+    """What a fitted model shares, a row for every kind, (K, q), as the sites' estimates have it.
+
+    Groups inside sites come in the order of those of another fit, `like`.
+    """
     from fedkin.estimators.clustered import ClusteredEstimator
     from fedkin.estimators.fgpr import FGPR
     from fedkin.estimators.fmlr import FMLR
@@ -430,7 +468,10 @@ def shared_estimate(model: Any) -> Floats:
     if isinstance(model, ClusteredEstimator):
         return np.asarray(model._result.cluster_models)
     if isinstance(model, FittedMixture):
-        return np.asarray(model._result.centers).reshape(1, -1)
+        centers = np.asarray(model._result.centers)
+        if like is not None:
+            centers = centers[align(centers[None], reference=like._result.centers).permutations[0]]
+        return centers.reshape(1, -1)
     if isinstance(model, FGPR):
         return np.asarray(model.theta_)
     return np.asarray(model._result.coef)[None]

@@ -138,6 +138,9 @@ class OddSites:
         if not evidence.by_degrees:
             spread = np.zeros_like(spread)
         weights = weight_of(information, spread)
+        if evidence.says is not None:
+            root = np.sqrt(evidence.says)
+            return weights * root[:, :, None] * root[:, None]
         heard = ~self.odd if evidence.bounded else np.ones(len(weights), dtype=bool)
         return np.where(heard[:, None, None], weights, 0.0)
 
@@ -176,7 +179,8 @@ class OddSites:
         place = {name: k for k, name in enumerate(self.sites)}
         where = [place[name] for name in names]
         moved = [
-            self._moved(self._without({name}, fixed=True)._shared_estimate()) for name in names
+            self._moved(self._without({name}, fixed=True)._shared_estimate(like=self._model))
+            for name in names
         ]
         columns = {
             "site": list(names),

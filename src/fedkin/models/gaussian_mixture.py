@@ -28,6 +28,7 @@ from fedkin.models.latent_classes import (
     clipped_share,
     log_weights,
     mixture_weights,
+    rule_out,
     to_posterior,
 )
 from fedkin.models.row_blocks import Chunk, RowBlocks
@@ -92,9 +93,9 @@ class Statistics(NamedTuple):
         return self.packed[..., :-1]
 
 
-def prepare(clients: Federation) -> RowBlocks:
-    """The clients' rows, ready for everything below."""
-    return RowBlocks.of(clients, clients.X, centred=True)
+def prepare(clients: Federation, labelled: bool = False) -> RowBlocks:
+    """The clients' rows; with `labelled`, y holds the number of a row's group, or UNKNOWN."""
+    return RowBlocks.of(clients, clients.X, True, clients.y if labelled else None)
 
 
 # -------------------------------------------------------------------- densities
@@ -175,7 +176,7 @@ def _row_lengths(data: Floats, parameters: Parameters, clients: Indices) -> Floa
 
 
 def expect(rows: RowBlocks, parameters: Parameters, clip: float | None = None) -> Statistics:
-    """The E-step of every client.
+    """The E-step of every client; a row whose label is known belongs to its component.
 
     `clip` bounds how far one row can pull one component: posterior times Mahalanobis length of
     (row - mean). It is a clipped gradient for the gradient step and a Huber weight for the full
@@ -200,6 +201,7 @@ def expect(rows: RowBlocks, parameters: Parameters, clip: float | None = None) -
             log_weight = logs[who].transpose(1, 2, 0)[..., None]
             length = _row_lengths(data, parameters, who)[:, None] + 2.0 * (log_weight - joint)
             np.sqrt(np.maximum(length, 0.0, out=length), out=length)
+        rule_out(joint, chunk.labels)
         total = to_posterior(joint)
         loglik[who] += np.einsum("skn,kn->ks", total, data[:, -1])
         if clip is not None:
@@ -255,7 +257,9 @@ def log_joint(rows: RowBlocks, parameters: Parameters) -> Floats:
     def of_chunk(chunk: Chunk) -> Floats:
         lengths = _row_lengths(chunk.data, parameters, chunk.clients)[0][:, None]
         values = linear[chunk.clients, 0] @ chunk.data
-        return values - 0.5 * (lengths + constant[chunk.clients])
+        values -= 0.5 * (lengths + constant[chunk.clients])
+        rule_out(values.transpose(1, 0, 2)[None], chunk.labels)
+        return values
 
     return rows.row_by_row(of_chunk, linear.shape[2])
 

@@ -121,6 +121,28 @@ def _seed_covariance(
     return variances if kind == "diag" else variances[..., None] * np.eye(rows.n_columns)
 
 
+# -------------------------------------------------------------------- labels
+
+
+def at_known_groups(start: Parameters, counts: Floats, centers: Floats) -> Parameters:
+    """A start (m, S, ...) whose groups with labels begin at the means of their labelled rows.
+
+    `counts` (m, R) and `centers` (m, R, d) are of these. The seed that is nearest to such a mean
+    makes room for it; groups without labels begin at the seeds that are left.
+    """
+    means = start.means.copy()
+    free = np.ones(means.shape[:3], dtype=bool)
+    who, restart = np.ogrid[: means.shape[0], : means.shape[1]]
+    for r in range(counts.shape[1]):
+        told, seed = (counts[:, r] > 0)[:, None], means[:, :, r].copy()
+        away = np.square(means - centers[:, None, r, None]).sum(axis=-1)
+        nearest = first_least(np.where(free, away, np.inf))
+        means[who, restart, np.where(told, nearest, r)] = seed
+        means[:, :, r] = np.where(told[..., None], centers[:, None, r], seed)
+        free[:, :, r] &= ~told
+    return start._replace(means=means)
+
+
 # -------------------------------------------------------------------- hierarchical
 
 

@@ -16,6 +16,8 @@ P = TypeVar("P", bound="tuple[Any, ...]")
 
 # Smallest weight whose logarithm is taken: keeps a dead component finite and dead.
 SMALLEST_WEIGHT = 1e-300
+# Log joint density of a row with a class that its label rules out, relative to the others'.
+RULED_OUT = -1e30
 # exp() is 6 to 40 times slower where its result underflows, below -708. Probabilities of 1e-217 in
 # place of zero change no sum, and products with them do not underflow either.
 LOWEST_EXPONENT = -500.0
@@ -58,6 +60,14 @@ def to_posterior(joint: Floats) -> Floats:
     np.log(total, out=total)
     total += top
     return total
+
+
+def rule_out(joint: Floats, labels: Indices | None) -> None:
+    """Rows of a known class belong to no other; `joint` (S, R, k, width), in place."""
+    if labels is None or not (labels >= 0).any():
+        return
+    other = np.arange(joint.shape[1])[:, None, None] != labels
+    joint += np.where(other & (labels >= 0), RULED_OUT, 0.0)
 
 
 def clip_factors(posterior: Floats | float, length: Floats, clip: float) -> Floats:

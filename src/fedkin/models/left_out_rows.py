@@ -12,14 +12,12 @@ from typing import NamedTuple
 import numpy as np
 
 from fedkin.arrays import Floats, Indices
-from fedkin.models.latent_classes import log_weights, to_posterior
+from fedkin.models.latent_classes import log_weights, rule_out, to_posterior
+from fedkin.models.row_blocks import RowBlocks
 from fedkin.models.shaped_mixture import (
     Groups,
-    LabelledRows,
-    chunks,
     own_of,
     parts_of,
-    rule_out,
     students,
     whitened,
 )
@@ -45,12 +43,16 @@ class Holding(NamedTuple):
     freedom: Floats
 
 
-def left_out(data: LabelledRows, groups: Groups, held: Holding, kind: str) -> Floats:
-    """Log density (m, S) of a site's rows, each under what the others leave of its groups."""
-    rows, parts = data.rows, parts_of(data.rows, groups)
+def left_out(rows: RowBlocks, groups: Groups, held: Holding, kind: str) -> tuple[Floats, Floats]:
+    """Log density (m, S) of a site's rows, each under what the others leave of its groups.
+
+    With labels, where these are known; and the log probability of labels alone, (m, S).
+    """
+    parts = parts_of(rows, groups)
     d, found = rows.n_columns, np.zeros((rows.n_clients, groups.means.shape[1]))
-    for chunk, known in chunks(data, groups.means[0].size):
-        who, present = chunk.clients, chunk.data[:, -1]
+    right = np.zeros_like(found)
+    for chunk in rows.chunks(groups.means[0].size):
+        who, present, known = chunk.clients, chunk.data[:, -1], chunk.labels
         own = Holding(*(part[who][..., None] for part in held))
         squares = np.square(whitened(chunk, parts[0], parts[1]))
         if kind != "diag":
@@ -60,16 +62,20 @@ def left_out(data: LabelledRows, groups: Groups, held: Holding, kind: str) -> Fl
         less = _without(base, squares, share, own, (kind, d))
         before = log_weights(own_of(groups.weights, who))[..., None]
         joint = less + _log_weights(share, own, rows.sizes[who]) - before
-        rule_out(joint, known)
-        total = to_posterior(np.ascontiguousarray(joint.transpose(1, 2, 0, 3)))
-        found[who] += np.einsum("skn,kn->ks", total, present)
-    return found
+        joint = np.ascontiguousarray(joint.transpose(1, 2, 0, 3))
+        of_any = to_posterior(joint if known is None else joint.copy())
+        found[who] += np.einsum("skn,kn->ks", of_any, present)
+        if known is not None:
+            rule_out(joint, known)
+            told = present * (known >= 0)
+            right[who] += np.einsum("skn,kn->ks", to_posterior(joint) - of_any, told)
+    return found + right, right
 
 
 def _shares(joint: Floats, known: Indices | None) -> Floats:
     """Probabilities of the groups (k, S, R, width)."""
-    rule_out(joint, known)
     turned = np.ascontiguousarray(joint.transpose(1, 2, 0, 3))
+    rule_out(turned, known)
     to_posterior(turned)
     return np.asarray(turned.transpose(2, 0, 1, 3))
 

@@ -3,6 +3,7 @@
 Clients of similar size stand side by side in blocks (k, c, width), columns before rows, zero where
 a client is shorter than the width. The last column of a block is `present`: one for a row, zero for
 padding. A product with it counts rows and adds up logarithms, so padding never needs a mask.
+Rows may have labels: the number of a class, or UNKNOWN.
 """
 
 from __future__ import annotations
@@ -13,21 +14,40 @@ from functools import cached_property
 
 import numpy as np
 
-from fedkin.arrays import Floats, Indices
+from fedkin.arrays import Bools, Floats, Indices
 from fedkin.federation import Federation
 from fedkin.randomness import Keys
 
+# A label of a row that is not known.
+UNKNOWN = -1
 # Numbers worked on at once: a MiB of doubles stays in a core's own cache.
 CHUNK_ELEMENTS = 1 << 17
 
 
 @dataclass(frozen=True)
 class Block:
-    """Clients of similar size: `data` (k, c, width), `sizes` (k,), positions `clients` (k,)."""
+    """Clients of similar size: `data` (k, c, width), `sizes` (k,), positions `clients` (k,).
+
+    `labels` (k, width), where rows have them.
+    """
 
     clients: Indices
     sizes: Indices
     data: Floats
+    labels: Indices | None = None
+
+    def take(self, kept: Bools) -> Block:
+        """Some of the clients (k,)."""
+        labels = None if self.labels is None else self.labels[kept]
+        return Block(self.clients[kept], self.sizes[kept], self.data[kept], labels)
+
+    def at(self, places: Indices) -> Block:
+        """Some rows of every client, (k, batch)."""
+        data = np.take_along_axis(self.data, places[:, None, :], axis=-1)
+        labels = self.labels
+        if labels is not None:
+            labels = np.take_along_axis(labels, places, axis=-1)
+        return Block(self.clients, np.minimum(self.sizes, places.shape[1]), data, labels)
 
     def drawn(self, keys: Keys, batch_size: int) -> Indices | None:
         """Places of `batch_size` rows of every client, in order, (k, batch); None for all."""
@@ -47,7 +67,8 @@ class Block:
             some = slice(begin, begin + n_clients)
             for first in range(0, width, n_rows):
                 rows = slice(first, first + n_rows)
-                yield Chunk(self.clients[some], self.data[some, :, rows], some, rows)
+                labels = None if self.labels is None else self.labels[some, rows]
+                yield Chunk(self.clients[some], self.data[some, :, rows], some, rows, labels)
 
 
 @dataclass(frozen=True)
@@ -62,6 +83,7 @@ class Chunk:
     data: Floats
     members: slice
     rows: slice
+    labels: Indices | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,8 +95,10 @@ class RowBlocks:
     blocks: tuple[Block, ...]
 
     @classmethod
-    def of(cls, clients: Federation, columns: Floats, centred: bool) -> RowBlocks:
-        """From columns (N, c - 1) of a federation's rows.
+    def of(
+        cls, clients: Federation, columns: Floats, centred: bool, labels: Floats | None = None
+    ) -> RowBlocks:
+        """From columns (N, c - 1) of a federation's rows, and their labels (N,), if there are any.
 
         Subtracting a client's own mean keeps products of far-away data exact.
         """
@@ -90,7 +114,11 @@ class RowBlocks:
                 own = data[:, :-1].sum(axis=-1) / bucket.sizes[:, None]
                 data[:, :-1] -= own[:, :, None] * data[:, -1:]
                 centre[bucket.clients] = first + own
-            blocks.append(Block(bucket.clients, bucket.sizes, data))
+            known = None
+            if labels is not None:
+                padded = bucket.pack(labels[:, None] - UNKNOWN)[:, 0]
+                known = (padded + UNKNOWN).astype(np.intp)
+            blocks.append(Block(bucket.clients, bucket.sizes, data, known))
         return cls(clients.sizes, centre, tuple(blocks))
 
     @property
@@ -118,9 +146,8 @@ class RowBlocks:
             if kept.all():
                 blocks.append(replace(block, clients=place[block.clients]))
             elif kept.any():
-                blocks.append(
-                    Block(place[block.clients[kept]], block.sizes[kept], block.data[kept])
-                )
+                some = block.take(kept)
+                blocks.append(replace(some, clients=place[some.clients]))
         return RowBlocks(self.sizes[who], self.centre[who], tuple(blocks))
 
     def batch(self, keys: Keys, batch_size: int) -> RowBlocks:
@@ -131,11 +158,7 @@ class RowBlocks:
         blocks = []
         for block in self.blocks:
             drawn = block.drawn(keys, batch_size)
-            if drawn is None:
-                blocks.append(block)
-                continue
-            data = np.take_along_axis(block.data, drawn[:, None, :], axis=-1)
-            blocks.append(Block(block.clients, np.minimum(block.sizes, batch_size), data))
+            blocks.append(block if drawn is None else block.at(drawn))
         return RowBlocks(np.minimum(self.sizes, batch_size), self.centre, tuple(blocks))
 
     def drawn(self, keys: Keys, batch_size: int) -> Floats:

@@ -7,21 +7,20 @@ S restarts that run side by side stand between it and the R groups.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import gammaln
 
 from fedkin.arrays import Array, Floats, Indices
-from fedkin.federation import Federation
-from fedkin.models.latent_classes import EMPTY_COMPONENT, after_client, log_weights, to_posterior
+from fedkin.models.latent_classes import (
+    EMPTY_COMPONENT,
+    after_client,
+    log_weights,
+    rule_out,
+    to_posterior,
+)
 from fedkin.models.row_blocks import Chunk, RowBlocks
-
-# Log joint density of a row with a group that its label rules out, relative to the others'.
-RULED_OUT = -1e30
-# A label of a row that is not known.
-UNKNOWN = -1
 
 
 class Groups(NamedTuple):
@@ -44,49 +43,18 @@ class Moments(NamedTuple):
     loglik: Floats
 
 
-@dataclass(frozen=True, eq=False)
-class LabelledRows:
-    """Rows in blocks and, where labels are known, the group of every row by block, (k, width)."""
-
-    rows: RowBlocks
-    labels: tuple[Indices, ...] | None = None
-
-    @property
-    def sizes(self) -> Indices:
-        """Rows of every client, (m,)."""
-        return self.rows.sizes
-
-    def take(self, who: Indices) -> LabelledRows:
-        """Some clients, in the order given."""
-        if self.labels is None:
-            return LabelledRows(self.rows.take(who))
-        chosen = [np.isin(block.clients, who) for block in self.rows.blocks]
-        labels = tuple(own[kept] for own, kept in zip(self.labels, chosen) if kept.any())
-        return LabelledRows(self.rows.take(who), labels)
-
-
-def prepare(clients: Federation, labelled: bool = False) -> LabelledRows:
-    """The clients' rows; with `labelled`, y holds the number of a row's group, or UNKNOWN."""
-    rows = RowBlocks.of(clients, clients.X, centred=True)
-    if not labelled or clients.y is None:
-        return LabelledRows(rows)
-    code = clients.y[:, None] + 1.0
-    packed = [bucket.pack(code)[:, 0] for bucket in clients.buckets()]
-    return LabelledRows(rows, tuple((block - 1.0).astype(np.intp) for block in packed))
-
-
-def expect(data: LabelledRows, groups: Groups) -> Moments:
+def expect(rows: RowBlocks, groups: Groups) -> Moments:
     """The E-step of every client."""
-    rows, (roots, offsets, logs) = data.rows, parts_of(data.rows, groups)
+    roots, offsets, logs = parts_of(rows, groups)
     m, (n_restarts, n_groups, d) = rows.n_clients, groups.means.shape[1:]
     counts = np.zeros((m, n_restarts, n_groups))
     sums, products = np.zeros((*counts.shape, d)), np.zeros((*counts.shape, d, d))
     loglik = np.zeros((m, n_restarts))
-    for chunk, known in chunks(data, n_restarts * n_groups * d):
+    for chunk in rows.chunks(n_restarts * n_groups * d):
         who, table = chunk.clients, chunk.data
         joint = _log_joint(chunk, roots, offsets, logs)
-        rule_out(joint, known)
         joint = np.ascontiguousarray(joint.transpose(1, 2, 0, 3))
+        rule_out(joint, chunk.labels)
         total = to_posterior(joint)
         loglik[who] += np.einsum("skn,kn->ks", total, table[:, -1])
         share = joint.transpose(2, 0, 1, 3) * table[:, None, None, -1]
@@ -98,17 +66,16 @@ def expect(data: LabelledRows, groups: Groups) -> Moments:
     return _moments(rows, counts, sums, products, loglik)
 
 
-def labelled_moments(data: LabelledRows, n_groups: int) -> Moments:
+def labelled_moments(rows: RowBlocks, n_groups: int) -> Moments:
     """The same of the rows with known labels alone, without restarts; likelihood zero."""
-    rows, d = data.rows, data.rows.n_columns
-    m = rows.n_clients
+    m, d = rows.n_clients, rows.n_columns
     counts, sums = np.zeros((m, n_groups)), np.zeros((m, n_groups, d))
     products = np.zeros((m, n_groups, d, d))
-    for chunk, known in chunks(data, n_groups * d):
-        if known is None:
+    for chunk in rows.chunks(n_groups * d):
+        if chunk.labels is None:
             continue
         present = chunk.data[:, None, -1]
-        share = (np.arange(n_groups)[:, None] == known[:, None]) * present
+        share = (np.arange(n_groups)[:, None] == chunk.labels[:, None]) * present
         columns, who = chunk.data[:, :-1], chunk.clients
         counts[who] += share.sum(axis=-1)
         sums[who] += share @ columns.transpose(0, 2, 1)
@@ -122,23 +89,23 @@ def _moments(
 ) -> Moments:
     """Means and scatter about them from sums about the clients' centres."""
     alive = counts > EMPTY_COMPONENT
-    safe = np.where(alive, counts, 1.0)[..., None]
-    about = np.where(alive[..., None], sums / safe, 0.0)
-    scatter = products - safe[..., None] * about[..., :, None] * about[..., None, :]
-    scatter = np.where(alive[..., None, None], scatter, 0.0)
+    about = np.where(alive[..., None], sums / np.where(alive, counts, 1.0)[..., None], 0.0)
+    scatter = products
+    scatter -= (counts[..., None] * about)[..., None] * about[..., None, :]
+    scatter[~alive] = 0.0
     means = about + after_client(rows.centre, counts.ndim - 1)
     return Moments(counts, means, scatter, loglik)
 
 
-def log_joint(data: LabelledRows, groups: Groups, freedom: Floats | None = None) -> Floats:
+def log_joint(rows: RowBlocks, groups: Groups, freedom: Floats | None = None) -> Floats:
     """log(weight * density) of every row and group, (N, R); one restart.
 
     With `freedom` (m, R) of covariances that are themselves estimates, densities are Student's with
     the same covariances: what is known of a site from few rows is not taken for certain.
     """
-    parts, d = parts_of(data.rows, groups), groups.means.shape[-1]
+    parts, d = parts_of(rows, groups), groups.means.shape[-1]
     if freedom is None or not np.isfinite(freedom).any():
-        return data.rows.row_by_row(lambda chunk: _log_joint(chunk, *parts)[:, 0], _n(groups))
+        return rows.row_by_row(lambda chunk: _log_joint(chunk, *parts)[:, 0], _n(groups))
     eta: Floats = freedom
 
     def of_chunk(chunk: Chunk) -> Floats:
@@ -147,7 +114,7 @@ def log_joint(data: LabelledRows, groups: Groups, freedom: Floats | None = None)
         squares = 2.0 * (base - _log_joint(chunk, *parts)[:, 0])
         return base + students(squares, eta[who][..., None], d)
 
-    return data.rows.row_by_row(of_chunk, _n(groups))
+    return rows.row_by_row(of_chunk, _n(groups))
 
 
 def _n(groups: Groups) -> int:
@@ -199,21 +166,3 @@ def own_of(array: Array, who: Indices) -> Array:
 def inverse_roots(covariances: Floats) -> Floats:
     """Lower triangular W (..., d, d) with W covariance W' = identity."""
     return np.linalg.inv(np.linalg.cholesky(covariances))
-
-
-def chunks(data: LabelledRows, per_row: int):
-    """Chunks of the rows and the known groups of their rows."""
-    for number, block in enumerate(data.rows.blocks):
-        for chunk in block.chunks(per_row):
-            known = None
-            if data.labels is not None:
-                known = data.labels[number][chunk.members, chunk.rows]
-            yield chunk, known
-
-
-def rule_out(joint: Floats, known: Indices | None) -> None:
-    """Rows of a known group belong to no other; `joint` (k, S, R, width), in place."""
-    if known is None or not (known >= 0).any():
-        return
-    other = np.arange(joint.shape[2])[:, None] != known[:, None]
-    joint += np.where(other & (known >= 0)[:, None], RULED_OUT, 0.0)[:, None]

@@ -51,6 +51,8 @@ class SiteEvidence(NamedTuple):
         shared does not weigh sites by their information
     own_noise : whether the fit weighs sites by noises of their own
     bounded : whether odd sites have no say in what is shared
+    says : (m, q) how much of its say each site has in each parameter, in [0, 1], where the fit has
+        a rule of its own for it
     """
 
     names: tuple[str, ...]
@@ -68,6 +70,7 @@ class SiteEvidence(NamedTuple):
     pull: tuple[Floats, Floats] | None = None
     own_noise: bool = False
     bounded: bool = False
+    says: Floats | None = None
 
     @property
     def n_parameters(self) -> int:

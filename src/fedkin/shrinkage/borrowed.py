@@ -31,7 +31,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import gammaln, psi
 
-from fedkin.arrays import Floats
+from fedkin.arrays import Floats, Indices
 from fedkin.shrinkage.spread import belonging
 
 KINDS = ("full", "diag", "spherical", "tied", "identity")
@@ -40,12 +40,16 @@ OWN_KINDS = ("full", "diag", "spherical")
 # Degrees beyond the least that has a mean: from hardly any borrowing to no differences to speak of.
 # Neighbours differ by a fifth, which changes a site's covariance by a few per cent at most.
 DEGREES = np.geomspace(1.0, 1e5, 64)
+# How they are tried: so far apart first, then by halves about the best.
+WIDE_STEP, HALVES = 8, (4, 2, 1)
 # Passes of the Dirichlet's fixed point inside one round; rounds go on from where they ended.
 PASSES = 10
 # Bounds of the Dirichlet's total: no borrowing, and all of it.
 LEAST_TOTAL, MOST_TOTAL = 1e-2, 1e5
 # Eigenvalues of a covariance are at least this share of their mean.
 LEAST_EIGENVALUE = 1e-6
+# Where rows of groups do not scatter, so do they as this share of how groups of sites do.
+LEAST_SCATTER = 1e-12
 # Between sites means differ by at least this share of the covariance (a variance).
 LEAST_BETWEEN = 1e-8
 # A group with fewer rows than this at a site says nothing of its covariance or its place.
@@ -99,10 +103,9 @@ def posterior(
     """A site's own values from its counts (m, R), means (m, R, d) and scatter (m, R, d, d)."""
     axes, back, spread = _axes(common)
     shrunk = _held_means(counts, means, common.centers, axes, back, spread, common.n_estimates)
-    about, doubt, belongs, distances, taken = shrunk
-    rows = np.maximum(counts - taken, 0.0)
-    away, some = means - about, np.where(counts > FEW, counts, 0.0)[..., None, None]
-    total = shaped(scatter + some * (away[..., :, None] * away[..., None, :]), kind)
+    about, left, belongs, distances, taken = shrunk
+    doubt = np.einsum("rij,mrj,rkj->mrik", back, left, back, optimize=True)
+    rows, total = _about_means(counts, means, scatter, about, taken, kind)
     covariances = _held_covariances(total, rows, common, kind)
     weights = _held_weights(counts, common.concentration, own_weights)
     return Posterior(weights, about, covariances, doubt, belongs, distances, total, rows)
@@ -151,8 +154,19 @@ def _axes(common: Common) -> tuple[Floats, Floats, Floats]:
     return axes, root @ vectors, np.maximum(values, LEAST_BETWEEN)
 
 
+def _about_means(counts, means, scatter, about, taken, kind):
+    """Rows that are left to tell of a covariance, and their scatter about the held means."""
+    away, some = means - about, np.where(counts > FEW, counts, 0.0)[..., None]
+    total = (some * away)[..., None] * away[..., None, :]
+    total += scatter
+    return np.maximum(counts - taken, 0.0), shaped(total, kind)
+
+
 def _held_means(counts, means, centers, axes, back, spread, n_estimates):
-    """Posterior means, their uncertainty, belonging, distances, and what they take of the rows."""
+    """Posterior means, belonging, distances, and what means take of the rows.
+
+    Second, what is uncertain of the means, variances along the axes.
+    """
     known = counts > FEW
     noise = 1.0 / np.where(known, counts, 1.0)[..., None]
     away = np.where(known[..., None], means - centers, 0.0)
@@ -163,9 +177,8 @@ def _held_means(counts, means, centers, axes, back, spread, n_estimates):
     kept = np.where(known[..., None], 1.0 - belongs[..., None] * (noise / (spread + noise)), 0.0)
     held = centers + np.einsum("rij,mrj->mri", back, kept * white)
     left = np.where(known[..., None], kept * noise, spread)
-    doubt = np.einsum("rij,mrj,rkj->mrik", back, left, back)
     taken = np.where(known, kept.mean(axis=-1), 0.0)
-    return held, doubt, belongs, distances, taken
+    return held, left, belongs, distances, taken
 
 
 def _held_covariances(scatter, rows, common, kind):
@@ -173,9 +186,10 @@ def _held_covariances(scatter, rows, common, kind):
     if kind not in OWN_KINDS:
         return np.broadcast_to(common.covariances, scatter.shape)
     _, times = block(kind, scatter.shape[-1])
-    beyond = common.degrees[:, None, None]
-    total = beyond + times * rows[..., None, None]
-    return (beyond * common.covariances + times * scatter) / total
+    total = common.degrees + times * rows
+    held = scatter * (times / total)[..., None, None]
+    held += (common.degrees / total)[..., None, None] * common.covariances
+    return held
 
 
 def _held_weights(counts, concentration, own_weights):
@@ -275,7 +289,8 @@ def learn(
         about = counts[..., None, None] * (away[..., :, None] * away[..., None, :])
         total = shaped((scatter + about).sum(axis=0), kind)
         each = total / np.maximum(n_rows, FEW)[:, None, None]
-        covariances, known = _of_groups(each, n_rows, "tied" if alike else kind)
+        least = least_variance(counts, means)
+        covariances, known = _of_groups(each, n_rows, "tied" if alike else kind, least)
         common = common._replace(covariances=covariances, known=known)
     shares = (n_rows + FEW) / (n_rows + FEW).sum()
     return common._replace(centers=centers, concentration=common.concentration.sum() * shares)
@@ -330,7 +345,9 @@ def _level(squares: Floats, noise: Floats, belongs: Floats, level: Floats) -> Fl
     Weights are the inverse variance of a square. Found by itself, not from the matrix that is
     pulled to it: in directions that few rows tell of the two would feed each other.
     """
-    weight = belongs / (level + noise) ** 2
+    total = level + noise
+    # In units of the least, so that no square overflows.
+    weight = belongs * np.square(total.min(axis=0, initial=np.inf) / total)
     total = np.maximum(weight.sum(axis=0), np.finfo(float).tiny)
     found: Floats = np.maximum((weight * (squares - noise)).sum(axis=0) / total, LEAST_BETWEEN)
     return found
@@ -338,9 +355,12 @@ def _level(squares: Floats, noise: Floats, belongs: Floats, level: Floats) -> Fl
 
 def _learn_covariances(counts, means, scatter, common, kind):
     """Common covariances and degrees of freedom, by marginal likelihood; odd sites have no say."""
-    found = posterior(counts, means, scatter, common, kind, False)
-    rows = np.where(found.belongs > 0.5, found.rows, 0.0)
-    used = np.where(rows[..., None, None] > 0, found.scatter, 0.0)
+    axes, back, spread = _axes(common)
+    shrunk = _held_means(counts, means, common.centers, axes, back, spread, common.n_estimates)
+    about, _, belongs, _, taken = shrunk
+    rows, used = _about_means(counts, means, scatter, about, taken, kind)
+    rows = np.where(belongs > 0.5, rows, 0.0)
+    used[rows <= 0] = 0.0
     degrees, weight = common.degrees, np.ones_like(rows)
     if kind in OWN_KINDS:
         degrees = best_degrees(used, rows, common.covariances, kind)
@@ -350,18 +370,20 @@ def _learn_covariances(counts, means, scatter, common, kind):
     told = (weight * rows).sum(axis=0)
     each = np.einsum("mr,mrij->rij", weight, used) / np.maximum(told, FEW)[:, None, None]
     each = np.where((told > FEW)[:, None, None], each, common.covariances)
-    covariances, known = _of_groups(each, told, kind)
+    covariances, known = _of_groups(each, told, kind, least_variance(counts, means))
     return common._replace(covariances=covariances, degrees=degrees, known=known)
 
 
-def _of_groups(covariances: Floats, told: Floats, kind: str) -> tuple[Floats, Floats]:
+def _of_groups(
+    covariances: Floats, told: Floats, kind: str, least: float = 0.0
+) -> tuple[Floats, Floats]:
     """Covariances of groups (R, d, d), known from `told` rows each, bent to their average.
 
     And as from how many rows they are known then, (R,).
     """
     told = np.maximum(told, FEW)
     whole = told.sum()
-    average = floored(np.einsum("r,rij->ij", told, covariances) / whole)
+    average = floored(np.einsum("r,rij->ij", told, covariances) / whole, least)
     share = np.ones(len(told))
     if kind == "tied":
         bent = np.broadcast_to(average, covariances.shape).copy()
@@ -372,7 +394,7 @@ def _of_groups(covariances: Floats, told: Floats, kind: str) -> tuple[Floats, Fl
         beyond = best_degrees(scatter[:, None], told[:, None], average[None], kind)[0]
         share = beyond / (beyond + told)
         mixed = share[:, None, None] * average + (1.0 - share)[:, None, None] * covariances
-        bent = np.stack([floored(one) for one in mixed])
+        bent = np.stack([floored(one, least) for one in mixed])
     return bent, 1.0 / (share**2 / whole + (1.0 - share) ** 2 / told)
 
 
@@ -380,21 +402,32 @@ def best_degrees(scatter: Floats, rows: Floats, covariances: Floats, kind: str) 
     """Degrees of freedom beyond the least (R,), the likeliest of a grid.
 
     With eigenvalues in coordinates in which the common covariance is the identity all degrees are
-    tried at the cost of one.
+    tried at the cost of one. Every eighth of them first, then closer and closer about the best: the
+    likelihood has one top.
     """
     order, times = block(kind, scatter.shape[-1])
-    ratio = ratios(scatter, covariances, kind)
-    n_rows = rows * times
-    logliks = np.empty((len(DEGREES), scatter.shape[1]))
-    for place, beyond in enumerate(DEGREES):
+    ratio, n_rows = ratios(scatter, covariances, kind), rows * times
+
+    def loglik(places: Indices) -> Floats:
+        beyond = DEGREES[places]
         whole = beyond + order + 1.0
         gain = log_multigamma((whole + n_rows) / 2, order) - log_multigamma(whole / 2, order)
         if order == 1:
             gain = gain * ratio.shape[-1]
         level = 0.5 * whole * ratio.shape[-1] * np.log(beyond)
-        spread = 0.5 * (whole + n_rows) * np.log(beyond + ratio).sum(axis=-1)
-        logliks[place] = np.where(rows > FEW, gain + level - spread, 0.0).sum(axis=0)
-    return DEGREES[logliks.argmax(axis=0)]
+        spread = 0.5 * (whole + n_rows) * np.log(beyond[:, None] + ratio).sum(axis=-1)
+        return np.asarray(np.where(rows > FEW, gain + level - spread, 0.0).sum(axis=0))
+
+    best = np.zeros(scatter.shape[1], dtype=np.intp)
+    reached = loglik(best)
+    tried = [np.full_like(best, place) for place in range(WIDE_STEP, len(DEGREES), WIDE_STEP)]
+    for step in (0, *HALVES):
+        for places in tried if not step else (best - step, best + step):
+            inside = np.clip(places, 0, len(DEGREES) - 1)
+            found = loglik(inside)
+            better = found > reached
+            best, reached = np.where(better, inside, best), np.where(better, found, reached)
+    return DEGREES[best]
 
 
 def ratios(scatter: Floats, covariances: Floats, kind: str) -> Floats:
@@ -420,12 +453,21 @@ def log_multigamma(values: Floats | float, order: int) -> Floats:
     return found
 
 
-def floored(covariance: Floats) -> Floats:
-    """A covariance (d, d) with no eigenvalue below a share of their mean; one if all are zero."""
+def floored(covariance: Floats, least: float = 0.0) -> Floats:
+    """A covariance (d, d) with no eigenvalue below a share of their mean, or below the least.
+
+    One if all are zero.
+    """
     values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
-    mean = values.mean()
-    least = LEAST_EIGENVALUE * mean if mean > 0 else 1.0
+    least = max(LEAST_EIGENVALUE * float(values.mean()), least) or 1.0
     return np.asarray((vectors * np.maximum(values, least)) @ vectors.T)
+
+
+def least_variance(counts: Floats, means: Floats) -> float:
+    """Less than this a row is rounding beside how far groups of sites are apart, (m, R, d)."""
+    total = max(float(counts.sum()), FEW)
+    away = means - np.einsum("mr,mrd->d", counts, means) / total
+    return LEAST_SCATTER * float(np.einsum("mr,mrd->", counts, away**2)) / total / means.shape[-1]
 
 
 def learn_weights(counts: Floats, concentration: Floats) -> Floats:

@@ -188,6 +188,8 @@ class Coordinator(ABC):
         settings = self.settings
         if settings.given_start is not None:
             yield from self._begin_at(settings.given_start)
+        elif settings.labels:
+            yield from self._begin_at_classes()
         elif settings.start == "federated":
             shared, sigma = yield from federated_start(self.roster, settings)
             self.noise = np.array([sigma])
@@ -200,14 +202,15 @@ class Coordinator(ABC):
         step = "start_by_ward" if self.settings.start == "ward" else "start"
         self.hear_in_any_order((yield Ask(step, fields=self.fields, note="sites fit alone")))
         if self.settings.second_fit:
-            common = {**self.common, "centers": self._median(), **self.usual}
+            common = {**self.common, "centers": self.middle, **self.usual}
             personal = {"order": self.order}
             again = Ask("start_again", common, personal, self.fields, note="sites fit again")
             self.hear_in_any_order((yield again))
-        self.begun = np.broadcast_to(self._median(), self.last["components"].shape)
+        self.begun = np.broadcast_to(self.middle, self.last["components"].shape)
         self.shared = self.estimates
 
-    def _median(self) -> Floats:
+    @property
+    def middle(self) -> Floats:
         """The median over the sites that were heard, (R, p)."""
         return np.median(self.estimates[self.last.heard], axis=0)
 
@@ -220,6 +223,15 @@ class Coordinator(ABC):
             between = float(components.var(axis=-2).mean())
             self.covariance = (min(between, 1.0) or 1.0) * np.eye(components.shape[-1])
         self.hear((yield self.ask("first step")))
+
+    def _begin_at_classes(self) -> Generator[Ask, Replies, None]:
+        """Everybody begins at the means of all rows of a class; of one that nobody has, of all."""
+        replies = yield Ask("classes", note="groups with labels")
+        total = replies["class_rows"].sum(axis=0)
+        sums = np.einsum("mr,mrp->rp", replies["class_rows"], replies["class_means"])
+        every = sums.sum(axis=0) / max(total.sum(), 1.0)
+        means = sums / np.where(total > 0, total, 1.0)[:, None]
+        yield from self._begin_at(np.where((total > 0)[:, None], means, every))
 
     def _still_ambiguous(self) -> Bools:
         """Sites whose groups could be matched otherwise at the start, and still can at the end.

@@ -20,6 +20,8 @@ from fedkin.ties import tied_order
 
 # After so many rounds the half that foretells less of the mixtures that are compared is given up.
 ROUNDS_COMPARED = 5
+# Rounds of a mixture that has not climbed as one of all sites, before it is compared with others.
+ROUNDS_ALONE = 20
 # What is infinite travels as this.
 MOST = 1e15
 
@@ -95,10 +97,20 @@ def question(
     return Ask("own_moments", personal=own, fraction=fraction, note=note)
 
 
+def depart(one: Departure) -> Generator[Ask, Replies, None]:
+    """Sites depart from one mixture for some rounds, before it is compared with others."""
+    for _ in range(ROUNDS_ALONE):
+        replies = yield question([one], "sites depart from groups found alone")
+        one.advance(replies, 0)
+
+
 def likeliest(
-    departures: Sequence[Departure], trusted: Bools
+    departures: Sequence[Departure], trusted: Bools, by: str = "loglik"
 ) -> Generator[Ask, Replies, Departure]:
-    """The departure under which the rows of trusted sites are foretold best by their others."""
+    """The departure under which the rows of trusted sites are foretold best by their others.
+
+    Rows, or their labels, if it is to be decided by what is "right".
+    """
     left = list(departures)
     while len(left) > 1:
         for _ in range(ROUNDS_COMPARED):
@@ -108,7 +120,7 @@ def likeliest(
         held = [one.holding() for one in left]
         own = {name: np.stack([one[name] for one in held], axis=1) for name in held[0]}
         replies = yield Ask("left_out", personal=own, note="rows left out")
-        reached = replies["loglik"][trusted[replies.clients]].sum(axis=0)
+        reached = replies[by][trusted[replies.clients]].sum(axis=0)
         kept = np.sort(tied_order(-reached)[: len(left) // 2])
         left = [left[start] for start in kept]
     return left[0]

@@ -116,16 +116,21 @@ class GaussianFamily(Family):
         self.sent_for_scale = ("scatter",) if self.common_scale else ()
 
     def prepare(self, clients):
-        """Rows about their site's mean."""
+        """Rows about their site's mean, labels aside."""
         return gaussian.prepare(clients)
 
     def starts(self, rows, keys, start):
-        """Greedy k-means++ seeds, or Ward's clusters."""
+        """Greedy k-means++ seeds, or Ward's clusters; groups with labels begin at their means."""
         n_components, n_restarts = self.settings.n_components, self.settings.n_restarts
         if start == "ward":
             kind = "tied" if self.kind == "identity" else self.kind
-            return gaussian_starts.ward_start(rows, n_components, kind)
-        return gaussian_starts.kmeans_start(rows, n_components, n_restarts, keys, self.kind)
+            found = gaussian_starts.ward_start(rows, n_components, kind)
+        else:
+            found = gaussian_starts.kmeans_start(rows, n_components, n_restarts, keys, self.kind)
+        if not self.settings.labels:
+            return found
+        told = shaped.labelled_moments(rows, n_components)
+        return gaussian_starts.at_known_groups(found, told.counts, told.means)
 
     def own_scale(self, rows, statistics, components, current):
         """The covariance of the rows about the means of their groups."""
@@ -217,10 +222,6 @@ class RegressionFamily(Family):
 class ShapedFamily(GaussianFamily):
     """Rows are normal about means with a covariance for every group of a site."""
 
-    def prepare(self, clients):
-        """Rows about their site's mean, labels aside."""
-        return shaped.prepare(clients)
-
     def log_joint(self, rows, fit):
         """log(weight * density) of every row under every group, (n, R)."""
         *groups, freedom = fit
@@ -237,5 +238,7 @@ def family_of(settings: MixtureSettings) -> Family:
 
 
 def prepare(clients: Federation, settings: MixtureSettings) -> RowBlocks:
-    """The sites' rows, laid out for batched products."""
+    """The sites' rows, laid out for batched products, with their labels if these are known."""
+    if settings.labels:
+        return gaussian.prepare(clients, labelled=True)
     return family_of(settings).prepare(clients)

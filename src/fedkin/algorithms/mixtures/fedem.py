@@ -43,6 +43,7 @@ class FedEmSettings(JoinedSettings):
     """What can be set; `fedkin.FedEM` says what each does."""
 
     covariance_type: str = setting("identity", COVARIANCE, at_site=True)
+    labels: bool = setting(False, Flag(), at_site=True)
     average: str = setting("plain", one_of("plain", "pooled"))
     step: str = setting("em", one_of("em", "gradient"), at_site=True)
     step_constant: float = setting(0.95, POSITIVE, at_site=True)
@@ -119,6 +120,7 @@ FEDEM = Algorithm(
     result=JoinedResult,
     steps={
         **sites.START,
+        "classes": sites.CLASSES,
         "improve": IMPROVE,
         "add_up": Step(
             add_up,

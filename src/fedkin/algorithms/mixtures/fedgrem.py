@@ -18,6 +18,9 @@ Where we differ from the paper
 - A stopping rule instead of T = 1000. A gradient step that would diverge is halved, and counted.
 - `second_start`: after the local fits every site fits once more from the centres of all and keeps
   the likelier fit. A site whose own start went astray is repaired; no further field leaves.
+- Where groups that sites found alone could be matched otherwise at more than a third of them (few
+  rows a site, as a rule), sites depart from one mixture of all (`shaped`), if that foretells rows
+  that are left out better. `second_start=False` keeps to the sites' own fits.
 - Mixtures of regressions start from all sites together (`init="federated"`).
 - The noise of the regressions, if not given, is one for all sites: the median site's. Each site's
   own shrinks with its own overfit, which then looks like certainty.
@@ -46,8 +49,8 @@ from fedkin.algorithms.mixtures.settings import (
     POSITIVE_OR_NONE,
     JoinedSettings,
 )
+from fedkin.algorithms.mixtures.shared_start import LEAST_SITES, MOST_TRUSTED
 from fedkin.arrays import Arrays, Bools, Floats
-from fedkin.federation import Federation
 from fedkin.models.component_errors import ComponentErrors, Told, component_errors
 from fedkin.models.gaussian_mixture import COVARIANCE_TYPES
 from fedkin.models.latent_classes import mixture_weights
@@ -111,10 +114,10 @@ class FedGremSettings(JoinedSettings):
     def shaped(self) -> bool:
         """Whether groups have covariances of their own (`shaped`), or labels."""
         chosen = self.n_components is None
-        return self._plain and (self.labels or chosen or self.covariance_type in OWN_KINDS)
+        return self.plain and (self.labels or chosen or self.covariance_type in OWN_KINDS)
 
     @property
-    def _plain(self) -> bool:
+    def plain(self) -> bool:
         """Gaussian mixtures by full M-steps on all rows."""
         plain = self.shrinkage == "adaptive" and self.site_step == "em" and self.local_steps == 1
         other = self.clip or self.threshold or self.batch_size
@@ -133,7 +136,7 @@ class FedGremSettings(JoinedSettings):
             "n_components=None": self.n_components is None,
             "covariance_type='full'": self.covariance_type == "full" and self.family == "gaussian",
         }
-        for what in (what for what, is_so in wanted.items() if is_so and not self._plain):
+        for what in (what for what, is_so in wanted.items() if is_so and not self.plain):
             raise ValueError(
                 f"{what} is for family='gaussian' with shrinkage='adaptive', step='em' and none of "
                 "clip, threshold, batch_size, local_steps"
@@ -157,11 +160,6 @@ class FedGremSettings(JoinedSettings):
         """Whether sites fit alone once more when the centres of all are known."""
         usual = self.presets[self.shrinkage]["second_start"]
         return bool(usual if self.second_start == "auto" else self.second_start)
-
-
-def prepare_any(clients: Federation, settings: FedGremSettings) -> Any:
-    """The sites' rows, laid out for batched products."""
-    return shaped.prepare(clients, settings) if settings.shaped else prepare(clients, settings)
 
 
 # ------------------------------------------------------------------ local update
@@ -262,6 +260,14 @@ class FedGrem(Coordinator):
         """Slopes and curvatures, if components shall have standard errors."""
         wanted = self.settings.standard_errors
         return ("slope", "curvature") if wanted and self._few_enough else ()
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether more sites than may be odd found groups that could be matched otherwise."""
+        settings, ambiguous = self.settings, self.ambiguous[self.last.heard]
+        asked = settings.plain and settings.second_fit and not settings.standard_errors
+        asked = asked and settings.given_start is None and len(ambiguous) >= LEAST_SITES
+        return bool(asked and ambiguous.mean() > 1.0 - MOST_TRUSTED)
 
     @property
     def _few_enough(self) -> bool:
@@ -365,13 +371,26 @@ def program(roster: Roster, settings: FedGremSettings) -> Program:
     """FedGrEM."""
     if settings.shaped:
         return shaped.program(roster, settings)
-    return alternate(FedGrem(settings, roster))
+    return joined(FedGrem(settings, roster))
+
+
+def joined(server: FedGrem) -> Program:
+    """Sites go on from their own fits; from one mixture of all, where these do not go together."""
+    yield from server.begin()
+    if server.in_doubt:
+        return (yield from shaped.program(server.roster, server.settings, server.middle))
+    return (yield from rounds(server))
 
 
 def alternate(server: Coordinator) -> Program:
-    """Start; central and local updates until nothing moves; then the sites settle their weights."""
-    settings, history, at_rest = server.settings, [], 0
+    """Start, and rounds."""
     yield from server.begin()
+    return (yield from rounds(server))
+
+
+def rounds(server: Coordinator) -> Program:
+    """Central and local updates until nothing moves; then the sites settle their weights."""
+    settings, history, at_rest = server.settings, [], 0
     for number in range(1, settings.max_rounds + 1):
         before = server.shared
         server.combine()
@@ -400,7 +419,7 @@ IMPROVE = Step(
 FEDGREM = Algorithm(
     name="fedgrem",
     settings=FedGremSettings,
-    prepare=prepare_any,
+    prepare=prepare,
     program=program,
     result=FedGremResult,
     steps={

@@ -47,6 +47,7 @@ class LocalEmSettings(MixtureSettings):
     max_rounds: int = setting(5, Whole())
     tol: float = setting(1e-6, Number(), at_site=True)
     covariance_type: str = setting("identity", COVARIANCE, at_site=True)
+    labels: bool = setting(False, Flag(), at_site=True)
     step: str = setting("em", one_of("em", "gradient"), at_site=True)
     step_constant: float = setting(0.1, POSITIVE, at_site=True)
     sigma: float | None = setting(None, POSITIVE_OR_NONE, at_site=True)
@@ -70,7 +71,8 @@ class LocalEmResult(MixtureResult):
         if not memories:
             return result
         components, heard = memories["components"], self.heard
-        centers = align(components[heard]).reference
+        known = components[heard]
+        centers = np.median(known, axis=0) if settings.labels else align(known).reference
         components = np.where(heard[:, None, None], components, centers)
         return replace(result, components=components, centers=centers)
 

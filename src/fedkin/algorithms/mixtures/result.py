@@ -29,6 +29,8 @@ LEFT = {
     "weights": "Each site also sent its mixture weights.",
     "counts": "Each site sent, for each of its groups, how many rows it has, their mean and their "
     "scatter: of a group of one row that is the row.",
+    "class_means": "Each site also sent, for each class, how many of its rows have that label, and "
+    "their mean: of one row that is the row.",
     "middle": "Each site also sent mean and variance of its columns.",
     "scatter": "Each site also sent the scatter of its rows about its components.",
     "residual": "Each site also sent the mean squared residual of its rows.",
@@ -169,7 +171,7 @@ class MixtureResult(Result):
         """What left the sites, from the fields that did."""
         skipped = {"scatter"} if "counts" in about.left else set()
         account = [s for name, s in LEFT.items() if name in about.left and name not in skipped]
-        told = {"weights", "variances", "counts"} & set(about.left)
+        told = {"weights", "variances", "counts", "class_rows"} & set(about.left)
         return account if told else [*account, WEIGHTS_STAYED]
 
     def remarks(self, about: About) -> list[str]:

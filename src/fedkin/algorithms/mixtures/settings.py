@@ -32,6 +32,7 @@ class NotOffered:
     batch_size: int | None = None
     clip: float | None = None
     threshold: float | None = None
+    labels: bool = False
 
 
 class MixtureSettings(NotOffered, Settings):

@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from fedkin.algorithms.mixtures.departures import MOST, Departure, likeliest, question
+from fedkin.algorithms.mixtures.departures import MOST, Departure, depart, likeliest, question
 from fedkin.algorithms.mixtures.result import FedGremResult
 from fedkin.algorithms.mixtures.shared_start import CLUSTER_PASSES, SharedStart
-from fedkin.algorithms.mixtures.sites import FAR, FAR_PRODUCTS
+from fedkin.algorithms.mixtures.sites import FAR, FAR_PRODUCTS, rows_with_labels
 from fedkin.arrays import Floats
 from fedkin.federation import Federation
 from fedkin.models import gaussian_mixture as gaussian
@@ -110,23 +110,18 @@ HELD = {
 LEFT_OUT = {
     "rows": ROWS,
     "loglik": Field(("S",), "log likelihood of each row given the site's others, for each start"),
+    "right": Field(("S",), "log probability of the rows' labels given the others, likewise"),
 }
 
 
 # ------------------------------------------------------------------ client functions
 
 
-def prepare(clients: Federation, settings: Any) -> shaped.LabelledRows:
-    """The sites' rows, and their labels."""
-    return shaped.prepare(clients, settings.labels)
-
-
 def columns(clients, cache, settings, common, personal, memory, keys):
     """Mean and variance of every column."""
-    rows = cache.rows
-    n_rows = np.maximum(rows.sizes, 1)[:, None]
-    reply = {"rows": rows.sizes.astype(float), "middle": rows.centre}
-    return {**reply, "variance": rows.squares / n_rows}, memory
+    n_rows = np.maximum(cache.sizes, 1)[:, None]
+    reply = {"rows": cache.sizes.astype(float), "middle": cache.centre}
+    return {**reply, "variance": cache.squares / n_rows}, memory
 
 
 def seeds(clients, cache, settings, common, personal, memory, keys, how="kmeans++"):
@@ -155,13 +150,8 @@ def _rows_of_clusters(rows, ended):
 def labelled(clients, cache, settings, common, personal, memory, keys):
     """Counts, means and scatter of the rows whose labels are known."""
     found = shaped.labelled_moments(cache, settings.n_components)
-    behind = partial(_rows_with_labels, clients, settings)
+    behind = partial(rows_with_labels, clients, settings, ABOUT_GROUPS)
     return TracedReply(_reply(cache, found, settings), behind), memory
-
-
-def _rows_with_labels(clients, settings):
-    same = clients.y[:, None] == np.arange(settings.n_components)
-    return dict.fromkeys(ABOUT_GROUPS, same.astype(float))
 
 
 def _rows_of_groups(clients, cache, settings, groups):
@@ -201,8 +191,9 @@ def left_out(clients, cache, settings, common, personal, memory, keys):
     names = ("weights", "means", "covariances"), ("counts", "taken", "total", "usual", "freedom")
     groups, held = ([personal[name] for name in some] for some in names)
     held[-1] = np.where(held[-1] < MOST, held[-1], np.inf)
-    found = left_out_rows(cache, shaped.Groups(*groups), Holding(*held), settings.covariance_type)
-    return {"rows": cache.sizes.astype(float), "loglik": found}, memory
+    kind = settings.covariance_type
+    found, right = left_out_rows(cache, shaped.Groups(*groups), Holding(*held), kind)
+    return {"rows": cache.sizes.astype(float), "loglik": found, "right": right}, memory
 
 
 def _reply(cache, found, settings):
@@ -229,14 +220,18 @@ STEPS = {
 # ------------------------------------------------------------------ server program
 
 
-def program(roster: Roster, settings: Any) -> Program:
-    """Shared mixtures; sites depart from the one that suits them best until nothing moves."""
+def program(roster: Roster, settings: Any, aligned: Floats | None = None) -> Program:
+    """Shared mixtures; sites depart from the one that suits them best until nothing moves.
+
+    So they do from centres (R, d) to which groups that they found alone were `aligned`.
+    """
     start, m = SharedStart(settings, roster), len(roster)
-    shared = yield from start.begin()
-    ways = [
-        Departure(one, settings.covariance_type, not settings.shares_weights, m) for one in shared
-    ]
-    fit = yield from likeliest(ways, start.trusted)
+    shared = yield from start.begin(aligned)
+    own_weights = settings.share_weights is False
+    ways = [Departure(one, settings.covariance_type, own_weights, m) for one in shared]
+    if aligned is not None:
+        yield from depart(ways[-1])
+    fit = yield from likeliest(ways, start.trusted, "right" if start.named else "loglik")
     history: list[float] = []
     at_rest, loglik = 0, np.full(m, np.nan)
     for _ in range(settings.max_rounds):

@@ -51,12 +51,19 @@ class SharedStart:
         self.settings, self.roster, self.kind = settings, roster, settings.covariance_type
         self.trusted: Bools = np.ones(len(roster), dtype=bool)
         self.n_rows = 0.0
+        # Whether every group has labels.
+        self.named = False
 
-    def begin(self) -> Generator[Ask, Replies, list[borrowed.Common]]:
-        """Mixtures from which sites may depart, the likeliest for all as one first."""
+    def begin(
+        self, aligned: Floats | None = None
+    ) -> Generator[Ask, Replies, list[borrowed.Common]]:
+        """Mixtures from which sites may depart, the likeliest for all as one first.
+
+        Last, if there are any, groups with given centres (R, d).
+        """
         settings, given = self.settings, self.settings.given_start
         replies = yield Ask("columns", note="spread of the columns")
-        units = spread_of(replies)
+        units, n_rows = spread_of(replies), float(replies["rows"].sum())
         known = None
         if settings.labels:
             replies = yield Ask("labelled", note="groups with labels")
@@ -65,14 +72,24 @@ class SharedStart:
             centers = given if given.ndim == 2 else np.median(given, axis=0)
             found = yield from self._shared([self._at(centers, np.square(units) * FIRST_BETWEEN)])
         elif known is not None and (known[0].sum(axis=0) > 0).all():
-            return [self._first(*known, np.square(units))]
+            self.named = True
+            first = self._first(*known, np.square(units))
+            if known[0].sum() >= n_rows - 0.5:
+                return [first]
+            # With few labels the rows of all sites tell more of a class than its labelled ones do.
+            found = yield from self._shared([first])
+            return [first, *(one.common for one in found)]
         elif settings.n_components is None:
             found = yield from self._choose(units)
         else:
             found = yield from self._search(settings.n_components, units, known)
         if given is None and known is None:
-            return [in_order(one.common) for one in found]
-        return [one.common for one in found]
+            shared = [in_order(one.common) for one in found]
+        else:
+            shared = [one.common for one in found]
+        if aligned is not None:
+            shared.append(self._at(aligned, np.square(units) * FIRST_BETWEEN))
+        return shared
 
     def _choose(self, units: Floats) -> Generator[Ask, Replies, list[Shared]]:
         """As many groups as the shared mixture has the least BIC with."""
@@ -116,10 +133,19 @@ class SharedStart:
         return (yield from self._shared(made))
 
     def _first(self, counts: Floats, means: Floats, scatter: Floats, spread: Floats):
-        """What labelled groups have in common, sites put together."""
-        n_groups = counts.shape[1]
-        first = self._at(np.zeros((n_groups, len(spread))), spread)
-        return borrowed.learn(counts, means, scatter, first, self.kind)
+        """What labelled groups have in common, sites put together.
+
+        Few labelled rows leave directions without scatter: covariances are bent to the diagonal of
+        their average, as by d + 2 rows, the least that has a mean.
+        """
+        n_groups, d = counts.shape[1], len(spread)
+        first = self._at(np.zeros((n_groups, d)), spread)
+        common = borrowed.learn(counts, means, scatter, first, self.kind)
+        n_rows = counts.sum(axis=0)
+        average = np.einsum("r,rij->ij", n_rows / n_rows.sum(), common.covariances)
+        share = (d + 2.0) / (d + 2.0 + n_rows.sum())
+        straight = share * np.diag(np.diag(average))
+        return common._replace(covariances=(1.0 - share) * common.covariances + straight)
 
     def _at(self, centers: Floats, spread: Floats) -> borrowed.Common:
         """Groups of one spread (d,) at some centres."""

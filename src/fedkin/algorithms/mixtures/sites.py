@@ -16,6 +16,7 @@ from fedkin.models import gaussian_mixture as gaussian
 from fedkin.models import regression_mixture as regression
 from fedkin.models.latent_classes import EMPTY_COMPONENT, climb, mixture_weights
 from fedkin.models.mixture_information import score_and_information
+from fedkin.models.shaped_mixture import labelled_moments
 from fedkin.protocol import Field, Step, TracedReply
 from fedkin.shrinkage import unusualness
 
@@ -80,7 +81,34 @@ PERSONAL = {
 }
 
 
+OF_CLASSES = {
+    "class_rows": Field(
+        ("R",), "rows with the label of every group", least=0.0, reveals="count", empty=0.0
+    ),
+    "class_means": Field(
+        ("R", "p"),
+        "mean of the labelled rows of every group; of one row, that row",
+        reach=FAR,
+        reveals="model",
+        empty=0.0,
+    ),
+}
+
+
 # ------------------------------------------------------------------ client functions
+
+
+def classes(clients, cache, settings, common, personal, memory, keys):
+    """Counts and means of the rows whose labels are known."""
+    found = labelled_moments(cache, settings.n_components)
+    reply = {"class_rows": found.counts, "class_means": found.means}
+    return TracedReply(reply, partial(rows_with_labels, clients, settings, OF_CLASSES)), memory
+
+
+def rows_with_labels(clients, settings, fields):
+    """Whether every row has the label of every group, (N, R), for every field."""
+    same = clients.y[:, None] == np.arange(settings.n_components)
+    return dict.fromkeys(fields, same.astype(float))
 
 
 def start(clients, cache, settings, common, personal, memory, keys, fields, how="kmeans++"):
@@ -352,6 +380,7 @@ START = {
     "start": Step(start, _FIT, optional=OPTIONAL),
     "start_by_ward": Step(partial(start, how="ward"), _FIT, optional=OPTIONAL),
 }
+CLASSES = Step(classes, OF_CLASSES)
 USUAL = {
     "centers": COMPONENTS,
     "between": Field(("v",), "variance of a component between sites; empty if not known"),

@@ -25,13 +25,14 @@ from fedkin.algorithms.mixtures.result import JoinedResult
 from fedkin.algorithms.mixtures.settings import COVARIANCE, NOT_NEGATIVE, JoinedSettings
 from fedkin.arrays import Floats
 from fedkin.protocol import Algorithm, Program, Roster
-from fedkin.settings import Whole, setting
+from fedkin.settings import Flag, Whole, setting
 
 
 class TgmmSettings(JoinedSettings):
     """What can be set; `fedkin.TGMM` says what each does."""
 
     covariance_type: str = setting("identity", COVARIANCE, at_site=True)
+    labels: bool = setting(False, Flag(), at_site=True)
     source_weight: float = setting(0.4, NOT_NEGATIVE)
     max_rounds: int = setting(500, Whole())
 
@@ -74,5 +75,10 @@ TGMM = Algorithm(
     prepare=prepare,
     program=program,
     result=JoinedResult,
-    steps={**sites.START, "improve": IMPROVE, "settle": sites.SETTLE},
+    steps={
+        **sites.START,
+        "classes": sites.CLASSES,
+        "improve": IMPROVE,
+        "settle": sites.SETTLE,
+    },
 )
