@@ -16,7 +16,10 @@ NAMED = 5
 
 def answer(model: Any, record: Mapping[str, Any] | None = None) -> str:
     """What was found, what it cost in privacy, and what to look at: a few plain sentences."""
-    said = [*_found(model), *_benefit(record or {}), _travelled(model), *_attention(model, record)]
+    found = _found(model)
+    # Whether joining helps is asked first, right after what joining is.
+    said = [*found[:1], *_benefit(record or {}), *found[1:]]
+    said += [_travelled(model), *_attention(model, record)]
     return " ".join(sentence for sentence in said if sentence)
 
 
@@ -78,11 +81,15 @@ def _kinds(model: Any) -> list[str]:
     if K == 1:
         more = ", from which each departs by degrees" if degrees else ""
         return [f"All {m} sites follow one regression{more}."]
+    if m == K:
+        own = f"Each of the {m} sites follows a regression of its own; no two are of a kind."
+        return [own, _largest_difference(model)]
     counts = np.bincount(model.labels_[model.labels_ >= 0], minlength=K)
     shares = ", ".join(map(str, counts))
     chosen = " (a number chosen by BIC)" if getattr(model, "n_components", None) is None else ""
     return [
-        f"The {m} sites are of {K} kinds{chosen}: {shares} sites follow regressions 0 to {K - 1}.",
+        f"The {m} sites are of {K} kinds{chosen}: {shares} sites follow the regressions of kinds 0 "
+        f"to {K - 1}.",
         "Sites also depart from the regression of their kind by degrees." if degrees else "",
         _largest_difference(model),
     ]
