@@ -249,7 +249,7 @@ class Federation:
         if missing == "drop":
             gaps = np.isnan(X).any(axis=1) | (False if y is None else np.isnan(y))
             rows = np.flatnonzero(~gaps)
-            if len(gaps) and not len(rows):
+            if len(X) and not len(rows):
                 raise FederationError(_no_row_is_whole(X, y, encoding.feature_names, target))
         made = cls.from_groups(
             X[rows],
