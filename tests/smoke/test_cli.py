@@ -498,3 +498,16 @@ def test_one_site_is_told_in_words(tmp_path):
     done = run("fit", "local-erm", tmp_path / "one.csv", "--out", tmp_path / "run")
     assert done.stdout.startswith("There is one site only")
     assert "FK014" in done.stderr
+
+
+def test_rows_without_a_column_of_sites_are_those_of_a_new_site_and_that_is_said(table, tmp_path):
+    run("fit", "fmlr", table, "--client", "clinic", "-k", 2, "--out", tmp_path / "run")
+    bare = ["a,b,c,d,e", "1,2,3,4,5"]
+    named = ["clinic,a,b,c,d,e", "nobody,1,2,3,4,5"]
+    (tmp_path / "bare.csv").write_text("\n".join(bare) + "\n")
+    (tmp_path / "named.csv").write_text("\n".join(named) + "\n")
+    done = run("predict", tmp_path / "run", tmp_path / "bare.csv", "--json")
+    assert "there is no column 'clinic' of sites" in done.stderr
+    same = run("predict", tmp_path / "run", tmp_path / "named.csv", "--json")
+    assert "no column" not in same.stderr
+    assert json.loads(done.stdout)[0]["prediction"] == json.loads(same.stdout)[0]["prediction"]
