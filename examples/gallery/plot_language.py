@@ -2,8 +2,9 @@
 133 classes: few pupils in each
 ===============================
 
-A language test by IQ and standing in 133 classes. With five rows a class, joining lowers the mean
-error from 8.7 to 6.5. Honest: five rows left out in turn show it beyond doubt at 19 classes only.
+A language test by IQ and standing in 133 classes. What is gained with five rows a class: joining
+lowers the mean error from 8.7 to 6.5. Honest: five rows left out in turn show it beyond doubt at 19
+classes only.
 """
 
 import matplotlib.pyplot as plt

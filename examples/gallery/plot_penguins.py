@@ -2,9 +2,10 @@
 Three islands: hidden species
 =============================
 
-Four measurements of penguins on three islands, species hidden. Honest: with three islands and one
-shared covariance the species are found only in part, but better than alone, where groups of the
-islands do not correspond (cross-tables below).
+Four measurements of penguins on three islands, species hidden. What is gained: with one matching of
+groups to species for all islands, 18 % of the penguins are in a wrong group, 40 % where each island
+looks for groups alone (cross-tables below). Honest: with three islands and one shared covariance
+the species are found only in part.
 """
 
 import pandas

@@ -33,7 +33,7 @@ from fedkin.frames import (
     with_text_names,
 )
 from fedkin.levels import Encoding, classes_of, target_column
-from fedkin.names import canonical_name, name_codes, name_order, site_labels
+from fedkin.names import canonical_name, constant_at_some, name_codes, name_order, site_labels
 from fedkin.randomness import name_keys, row_uniforms, uniforms
 from fedkin.tables import Table
 
@@ -249,6 +249,8 @@ class Federation:
         if missing == "drop":
             gaps = np.isnan(X).any(axis=1) | (False if y is None else np.isnan(y))
             rows = np.flatnonzero(~gaps)
+            if len(X) and not len(rows):
+                raise FederationError(_no_row_is_whole(X, y, encoding.feature_names, target))
         made = cls.from_groups(
             X[rows],
             [names[i] for i in rows],
@@ -511,23 +513,31 @@ class Federation:
         if not len(full):
             return
         maybe, spread = self._spreads_that_may_be_zero(full)
+        at_some: dict[str, list[str]] = {}
         for j, name in enumerate(self.feature_names):
             constant = maybe[spread[:, j] == 0]
             if len(constant) == len(full):
                 yield self._constant_everywhere(j, name)
             elif len(constant):
-                shown = ", ".join(repr(self.names[k]) for k in constant[:3])
-                fact = f"column {name!r} is constant at {len(constant)} sites, for example {shown}"
-                yield Finding("warning", None, fact, "its effect is not determined there alone")
+                at_some[name] = [self.names[k] for k in constant]
+        for fact in constant_at_some(at_some):
+            yield Finding("warning", None, fact, "its effect is not determined there alone")
 
     def _hopeless(self) -> Iterator[Finding]:
         """A target that says nothing, and columns whose squares are no numbers any more."""
         if self.y is not None and len(self.y) > 1 and np.ptp(self.y) == 0:
             fact = f"target {self.target_name!r} is {self.y[0]:g} in every row"
             yield Finding("warning", None, fact, "there is nothing to learn; take another target")
-        for j in np.flatnonzero(np.abs(self.X).max(axis=0) > TOO_LARGE):
-            fact = f"column {self.feature_names[j]!r} has values beyond {TOO_LARGE:g}"
+        words = [f"column {self.feature_names[j]!r}" for j in self._too_large()]
+        if self.y is not None and np.abs(self.y).max() > TOO_LARGE:
+            words.append(f"target {self.target_name!r}")
+        for word in words:
+            fact = f"{word} has values beyond {TOO_LARGE:g}"
             yield Finding("warning", None, fact, "squares overflow; measure it in a larger unit")
+
+    def _too_large(self) -> list[int]:
+        """Columns whose squares are no numbers any more."""
+        return np.flatnonzero(np.abs(self.X).max(axis=0) > TOO_LARGE).tolist()
 
     def _spreads_that_may_be_zero(self, full: Indices) -> tuple[Indices, Floats]:
         """Those clients of `full` that may have a constant column, and the spread of each column.
@@ -612,6 +622,19 @@ class Federation:
                 chosen = order[begin : min(begin + step, last)]
                 yield Bucket(chosen, self.offsets[:-1][chosen], self.sizes[chosen], width)
             first = last
+
+
+def _no_row_is_whole(
+    X: Floats, y: Floats | None, features: Sequence[str], target: str | None
+) -> list[Finding]:
+    """What to say where every row lacks a number: which columns are to blame."""
+    lacking = np.isnan(X).mean(axis=0)
+    worst = np.argsort(-lacking, kind="stable")[:3]
+    told = [f"column {features[j]!r} lacks {lacking[j]:.0%}" for j in worst if lacking[j] > 0]
+    if y is not None and np.isnan(y).any():
+        told.append(f"target {target!r} lacks {np.isnan(y).mean():.0%}")
+    fact = f"every row lacks a number ({', '.join(told)}), so that no row is left"
+    return [Finding("error", None, fact, "leave such columns out, or impute them")]
 
 
 def _offsets(counts: Array) -> Indices:

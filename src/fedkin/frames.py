@@ -60,6 +60,10 @@ def value_errors(
     ):
         for column, values in columns:
             counts = np.bincount(owner[test(values)], minlength=len(names))
+            if word == "missing" and len(names) > 1 and counts.sum() == len(values) > 0:
+                fact = f"{column} has no value at all: {len(values)} of {len(values)} missing"
+                yield Finding("error", None, fact, "leave it out")
+                continue
             for k in np.flatnonzero(counts).tolist():
                 fact = f"{column} has {counts[k]} of {sizes[k]} values {word}"
                 yield Finding("error", names[k], fact, remedy)
@@ -163,9 +167,14 @@ def chosen_columns(
     columns: Sequence[str], client: str, target: str | None, features: Sequence[str] | None
 ) -> list[str]:
     """Columns to use as features, after a look whether all that is named is there and apart."""
-    for column in [client, *([target] if target else []), *(features or [])]:
+    roles = {client: "the column of sites (client=, --client)"}
+    roles |= {} if target is None else {target: "the target (target=, --target)"}
+    for column in [*roles, *(features or [])]:
         if column not in columns:
-            raise ValueError(f"there is no column {column!r}; the columns are {', '.join(columns)}")
+            meant = f"; name {roles[column]}" if column in roles else ""
+            raise ValueError(
+                f"there is no column {column!r}; the columns are {', '.join(columns)}{meant}"
+            )
     for column in features or []:
         if column in (client, target):
             role = "the target" if column == target else "the site's name"

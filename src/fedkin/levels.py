@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,8 @@ from fedkin.names import listed
 MOST_LEVELS = 50
 MISSING = "(missing)"
 NO_WORD = {"", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"}
+# What numbers and dates are written with, in any country: 1'234.50, 1.234,5 %, 31/1/2026, 12:30.
+DIGITS_AND_MARKS = re.compile(r"^[-+$€£%°\d.,:/'’\s]*\d[-+$€£%°\d.,:/'’\s]*$")
 MILLISECONDS_A_DAY = 86_400_000.0
 
 
@@ -162,10 +165,21 @@ def _column(column: Any, name: str) -> Column:
     levels += [MISSING] * (MISSING in met and MISSING not in levels)
     if len(levels) > MOST_LEVELS:
         raise ValueError(
-            f"column {name!r} holds {len(levels)} different words in {len(words)} rows: names, not "
-            "a category; leave it out (features=..., --features)"
+            f"column {name!r} holds {len(levels)} different words in {len(words)} rows, such as "
+            f"{listed(levels, 2)}: {_what_it_may_be(levels)}"
         )
     return Column(name, "levels", tuple(levels))
+
+
+def _what_it_may_be(levels: Sequence[str]) -> str:
+    """What a column of very many words is, as far as they tell, and what to do about it."""
+    told = [level for level in levels if level != MISSING]
+    if all(DIGITS_AND_MARKS.match(level) for level in told):
+        return (
+            "numbers or dates in a spelling that is not known here; write 1234.5 or 2026-01-31, or "
+            "leave it out (features=..., --features or --drop)"
+        )
+    return "names, not a category; leave it out (features=..., --features or --drop)"
 
 
 def _categories(column: Any) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,9 @@ from numpy.typing import NDArray
 
 from fedkin.arrays import Array, Indices
 
+# Columns of which a sentence each is told; of more, one sentence for all.
+FEW_COLUMNS = 3
+NO_NAME = "row {} has no site name; fill it in or drop the row"
 TWO_SPELLINGS = "two spellings of one site name {!r} (spaces?); make them equal"
 
 
@@ -50,7 +54,25 @@ def site_of_row(row: int, value: object) -> str:
     try:
         return canonical_name(value)
     except ValueError:
-        raise ValueError(f"row {row + 1} has no site name; fill it in or drop the row") from None
+        raise ValueError(NO_NAME.format(row + 1)) from None
+
+
+def _names_of_rows(values: list[Any]) -> list[str]:
+    """Canonical names of the rows' sites; those that have none are told all at once."""
+    texts, nameless = [], []
+    for i, value in enumerate(values):
+        try:
+            texts.append(canonical_name(value))
+        except ValueError:
+            nameless.append(i + 1)
+    if len(nameless) > 1:
+        others = f"nor have {len(nameless) - 1} others"
+        raise ValueError(
+            f"row {nameless[0]} has no site name, {others}; fill them in or drop these rows"
+        )
+    if nameless:
+        raise ValueError(NO_NAME.format(nameless[0]))
+    return texts
 
 
 def site_labels(groups: Any) -> Array:
@@ -89,7 +111,7 @@ def name_codes(labels: Array) -> tuple[tuple[str, ...], Indices]:
         distinct, codes = np.unique(labels, return_inverse=True)
         return tuple(map(str, distinct.tolist())), codes
     if labels.dtype.kind == "O" or labels.dtype.kind == "f":
-        texts = [site_of_row(i, v) for i, v in enumerate(labels.tolist())]
+        texts = _names_of_rows(labels.tolist())
         clash = _two_spellings(labels.tolist(), texts)
         if clash:
             raise ValueError(clash)
@@ -124,6 +146,19 @@ def listed(names: Any, shown: int = 10) -> str:
     """Names, quoted, for a sentence: the first ones, and how many more there are."""
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
     return ", ".join(repr(name) for name in names[:shown]) + more
+
+
+def constant_at_some(columns: Mapping[str, list[str]]) -> list[str]:
+    """Columns (with the sites at which they do not vary) for a sentence; of many, one sentence."""
+    if len(columns) <= FEW_COLUMNS:
+        return [
+            f"column {name!r} is constant at {len(sites)} sites, for example {listed(sites, 3)}"
+            for name, sites in columns.items()
+        ]
+    often = sorted(columns, key=lambda name: -len(columns[name]))
+    shown = ", ".join(f"{name!r} at {len(columns[name])}" for name in often[:FEW_COLUMNS])
+    more = f" and {len(often) - FEW_COLUMNS} more"
+    return [f"{len(columns)} columns are constant at some sites: {shown}{more}"]
 
 
 def sites_listed(names: Any) -> str:

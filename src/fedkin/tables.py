@@ -28,6 +28,8 @@ class Table(Mapping[str, Any]):
 
     columns: Mapping[str, Any]
     title: str = ""
+    shown_rows: int = SHOWN_ROWS
+    """Rows in print; all are in frames, records and HTML."""
 
     def __getitem__(self, name: str) -> Any:
         return self.columns[name]
@@ -69,7 +71,7 @@ class Table(Mapping[str, Any]):
 
         rows = self.rows()
         digits = [digits_that_tell(column, name) for name, column in self.columns.items()]
-        texts = [[_text(v, n) for v, n in zip(row, digits)] for row in rows[:SHOWN_ROWS]]
+        texts = [[_text(v, n) for v, n in zip(row, digits)] for row in rows[: self.shown_rows]]
         n_shown = self._fitting(texts, options.max_width)
         printed = Printed(title=self.title or None, box=box.SIMPLE_HEAD, title_justify="left")
         for name, column in list(self.columns.items())[:n_shown]:

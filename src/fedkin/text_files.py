@@ -65,23 +65,44 @@ def dialect_of(
 def read_text_table(path: Path, dialect: Dialect) -> Any:
     """The file as a pyarrow table."""
     import pyarrow
-    from pyarrow import csv as arrow
 
     try:
-        table = arrow.read_csv(
-            path,
-            arrow.ReadOptions(encoding=dialect.encoding),
-            arrow.ParseOptions(delimiter=dialect.sep),
-            arrow.ConvertOptions(decimal_point=dialect.decimal),
-        )
+        table = _parsed(path, dialect)
     except pyarrow.ArrowInvalid as error:
-        told = str(error).removeprefix("CSV parse error: ")
+        told = _where_it_fails(path, dialect) or str(error)
+        told = told.removeprefix("CSV parse error: ").replace("Row #", "line ")
         raise ValueError(f"{path}: {told}; see --sep, --decimal and --encoding") from None
     names = [name.lstrip("\ufeff").strip() for name in table.column_names]
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise ValueError(f"{path}: column {twice[0]!r} is there twice; rename one of them")
     return table.rename_columns(names)
+
+
+def _parsed(path: Path, dialect: Dialect, at_once: bool = True) -> Any:
+    """What pyarrow makes of the file; dates with points are days first, as wherever points are."""
+    from pyarrow import csv as arrow
+
+    return arrow.read_csv(
+        path,
+        arrow.ReadOptions(encoding=dialect.encoding, use_threads=at_once),
+        arrow.ParseOptions(delimiter=dialect.sep),
+        arrow.ConvertOptions(
+            decimal_point=dialect.decimal,
+            timestamp_parsers=[arrow.ISO8601, "%d.%m.%Y", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S"],
+        ),
+    )
+
+
+def _where_it_fails(path: Path, dialect: Dialect) -> str | None:
+    """The complaint with the number of the line, which only a reader of line after line knows."""
+    import pyarrow
+
+    try:
+        _parsed(path, dialect, at_once=False)
+    except pyarrow.ArrowInvalid as error:
+        return str(error)
+    return None
 
 
 def _beginning(path: Path) -> bytes:

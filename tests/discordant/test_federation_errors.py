@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedkin import Federation, FederationError
+from fedkin.inference import checks
 
 
 def test_missing_values_name_site_column_and_remedy():
@@ -26,7 +27,7 @@ def test_infinite_values_and_missing_targets_are_named():
 
 def test_many_findings_are_counted_not_poured_out():
     with pytest.raises(FederationError, match="and 15 more") as raised:
-        Federation.from_groups(np.full((20, 1), np.nan), np.arange(20))
+        Federation.from_groups(np.append(np.full(20, np.nan), 1.0)[:, None], np.arange(21))
     assert len(raised.value.findings) == 20
 
 
@@ -154,3 +155,53 @@ def test_files_that_are_not_there_or_not_tables_are_named(tmp_path):
     facts = [(finding.site, finding.fact) for finding in told.value.findings]
     assert facts[0][0] == "a" and facts[0][1].startswith("expected a file ending in .csv")
     assert facts[1] == ("b", "there is no such file")
+
+
+def test_a_column_without_any_value_is_told_once():
+    table = np.column_stack([np.arange(6.0), np.full(6, np.nan)])
+    with pytest.raises(FederationError) as raised:
+        Federation.from_groups(table, np.arange(6) % 3)
+    assert str(raised.value) == "column 'x1' has no value at all: 6 of 6 missing; leave it out"
+
+
+def test_dropping_rows_until_none_is_left_names_the_columns():
+    pandas = pytest.importorskip("pandas")
+    gap = [np.nan] * 4
+    frame = pandas.DataFrame(
+        {"site": list("AABB"), "a": [1.0, 2, 3, 4], "b": gap, "y": [1, 2, 3, 4]}
+    )
+    with pytest.raises(FederationError, match=r"column 'b' lacks 100%\), so that no row is left"):
+        Federation.from_frame(frame, target="y", missing="drop")
+
+
+def test_rows_without_a_site_are_counted():
+    with pytest.raises(ValueError, match="row 2 has no site name, nor have 2 others"):
+        Federation.from_groups(np.ones((5, 1)), ["A", None, "B", np.nan, None])
+
+
+def test_many_columns_that_do_not_vary_at_some_sites_are_one_finding():
+    rows = np.random.default_rng(0).normal(size=(40, 5))
+    rows[:10, 1:] = 3.0
+    rows[10:20, 4] = 3.0
+    data = Federation.from_groups(rows, np.repeat(np.arange(4), 10))
+    (fact,) = [finding.fact for finding in data.findings if "constant" in finding.fact]
+    assert fact == (
+        "4 columns are constant at some sites: 'x4' at 2, 'x1' at 1, 'x2' at 1 and 1 more"
+    )
+    (told,) = [finding.fact for finding in checks(data) if finding.code == "FK011"]
+    assert told == fact
+
+
+def test_numbers_beyond_any_measurement_leave_the_other_checks_nothing():
+    data = Federation.from_groups(np.full((6, 1), 1e300), np.arange(6) % 2, np.full(6, 1e200))
+    assert set(checks(data).codes) == {"FK003"}
+    facts = [finding.fact for finding in data.findings]
+    assert "column 'x0' has values beyond 1e+100" in facts
+    assert "target 'y' has values beyond 1e+100" in facts
+
+
+def test_a_column_that_is_not_there_says_what_to_name():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"clinic": ["A"], "age": [1.0]})
+    with pytest.raises(ValueError, match=r"are clinic, age; name the column of sites \(client="):
+        Federation.from_frame(frame)

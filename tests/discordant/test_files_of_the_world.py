@@ -50,7 +50,7 @@ def test_what_is_said_of_a_file_counts(tmp_path):
 
 def test_a_line_that_is_too_short_names_file_and_options(tmp_path):
     path = written(tmp_path / "short.csv", b"a,b\n1,2\n3\n")
-    with pytest.raises(ValueError, match=r"short.csv: Expected 2 columns, got 1.*--sep"):
+    with pytest.raises(ValueError, match=r"short.csv: line 3: Expected 2 columns, got 1.*--sep"):
         read_frame(path)
 
 
@@ -145,3 +145,22 @@ def test_words_as_target_are_classes_if_asked_for():
     assert data.y.tolist() == [0, 1, 1, 0] and data.encoding.classes == ("no", "yes")
     with pytest.raises(ValueError, match=r"target 'y' holds words .*logistic"):
         Federation.from_frame(table, target="y")
+
+
+def test_dates_with_points_are_days_first(tmp_path):
+    text = "site;when;y\nA;31.01.2026;1\nA;01.02.2026;2\n"
+    data = Federation.from_frame(read_frame(written(tmp_path / "d.csv", text.encode())), target="y")
+    assert np.diff(data.X[:, 0]).tolist() == [1.0]
+    text = text.replace("2026;", "2026 12:00;")
+    data = Federation.from_frame(read_frame(written(tmp_path / "t.csv", text.encode())), target="y")
+    assert np.diff(data.X[:, 0]).tolist() == [1.0] and data.X[0, 0] % 1 == 0.5
+
+
+def test_a_column_of_many_words_says_what_it_may_be(tmp_path):
+    lines = [f'A,p{k},"{k + 1},000.5",{k}' for k in range(60)]
+    text = "\n".join(["site,who,cost,y", *lines])
+    with pytest.raises(FederationError) as raised:
+        Federation.from_frame(read_frame(written(tmp_path / "d.csv", text.encode())), target="y")
+    who, cost = map(str, raised.value.findings)
+    assert "'p0', 'p1' and 58 more: names, not a category; leave it out" in who
+    assert "numbers or dates in a spelling that is not known here; write 1234.5" in cost

@@ -457,3 +457,57 @@ def test_a_column_of_row_numbers_and_dropped_rows_are_told(tmp_path):
     assert "1 of 25 rows lack a number and were left out" in done.output
     done = run("fit", "mixed-model", "numbered.csv", "--features", "age", *settings)
     assert done.exit_code == 0 and "numbers the rows" not in done.output
+
+
+def test_columns_can_be_left_out(table, tmp_path):
+    given = ("--client", "clinic", "--target", "y")
+    done = run("check", table, *given, "--drop", "a, c", "--json")
+    assert json.loads(done.stdout)["features"] == ["b", "d", "e"]
+    done = run("fit", "local-erm", table, *given, "--drop", "a", "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert 'drop = "a"' in (tmp_path / "out" / "run.toml").read_text()
+    again = run("fit", "--config", tmp_path / "out" / "run.toml", "--out", tmp_path / "again")
+    assert again.exit_code == 0, again.output
+    told = json.loads((tmp_path / "again" / "run.json").read_text())
+    assert told["data"]["features"] == ["b", "c", "d", "e"]
+    with pytest.raises(ValueError, match="--drop: there is no column 'nix'"):
+        CliRunner().invoke(
+            app, ["check", str(table), *given, "--drop", "nix"], catch_exceptions=False
+        )
+
+
+def test_a_check_prints_all_it_found(tmp_path):
+    lines = [f"s{k},{'' if k < 30 else k},{k}" for k in range(60)]
+    (tmp_path / "gaps.csv").write_text("\n".join(["site,x,y", *lines]) + "\n")
+    done = run("check", tmp_path / "gaps.csv", "--target", "y")
+    assert done.exit_code == 2 and done.stdout.count("FK001") == 30
+    assert "--missing drop" in done.output
+
+
+def test_a_fit_that_fails_says_what_was_found_before(tmp_path):
+    lines = [f"s{k % 3},{k}e200,{k}" for k in range(12)]
+    (tmp_path / "huge.csv").write_text("\n".join(["site,x,y", *lines]) + "\n")
+    done = run("fit", "fmlr", tmp_path / "huge.csv", "--out", tmp_path / "run")
+    assert done.exit_code != 0 and "squares overflow; measure it in a larger unit" in done.output
+    assert not (tmp_path / "run").exists() or any((tmp_path / "run").iterdir())
+
+
+def test_one_site_is_told_in_words(tmp_path):
+    lines = [f"A,{k % 7},{k % 5}" for k in range(30)]
+    (tmp_path / "one.csv").write_text("\n".join(["site,x,y", *lines]) + "\n")
+    done = run("fit", "local-erm", tmp_path / "one.csv", "--out", tmp_path / "run")
+    assert done.stdout.startswith("There is one site only")
+    assert "FK014" in done.stderr
+
+
+def test_rows_without_a_column_of_sites_are_those_of_a_new_site_and_that_is_said(table, tmp_path):
+    run("fit", "fmlr", table, "--client", "clinic", "-k", 2, "--out", tmp_path / "run")
+    bare = ["a,b,c,d,e", "1,2,3,4,5"]
+    named = ["clinic,a,b,c,d,e", "nobody,1,2,3,4,5"]
+    (tmp_path / "bare.csv").write_text("\n".join(bare) + "\n")
+    (tmp_path / "named.csv").write_text("\n".join(named) + "\n")
+    done = run("predict", tmp_path / "run", tmp_path / "bare.csv", "--json")
+    assert "there is no column 'clinic' of sites" in done.stderr
+    same = run("predict", tmp_path / "run", tmp_path / "named.csv", "--json")
+    assert "no column" not in same.stderr
+    assert json.loads(done.stdout)[0]["prediction"] == json.loads(same.stdout)[0]["prediction"]

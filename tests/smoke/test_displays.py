@@ -52,7 +52,7 @@ def fits():
         (ForestDisplay, "degrees", {"label", "value", "low", "high"}, 2),
         (SiteMapDisplay, "odcl", {"label", "x", "y", "group"}, 8),
         (SiteMapDisplay, "degrees", {"label", "x", "y"}, 8),
-        (ChoiceDisplay, "kinds", {"n components", "bic"}, 3),
+        (ChoiceDisplay, "kinds", {"number of kinds", "bic"}, 3),
         (ConvergenceDisplay, "curves", {"step", "value"}, None),
         (CurvesDisplay, "curves", {"site", "x", "mean", "low", "high"}, None),
         (ClusterPathDisplay, "convex", {"penalty", "n_clusters", "s0", "s7"}, None),

@@ -12,6 +12,7 @@ from tests.smoke.test_keeping import made
 
 from fedkin import FGPR, FMLR, ODCL, Federation, FedGrEM, MixedModel
 from fedkin.registry import ESTIMATORS
+from fedkin.report.answers import answer
 from fedkin.report.pages import report
 
 
@@ -169,6 +170,45 @@ def test_an_axis_comes_back_to_zero(browser, tmp_path):
     texts = "document.querySelectorAll('figure[data-picture=dots] svg text')"
     words = browser.js(f"[...{texts}].map(t => t.textContent)")
     assert "-0.1" in words and "0" in words and not [word for word in words if "e-" in word]
+
+
+@in_browser
+def test_axes_of_counts_have_whole_numbers_and_small_probabilities_no_digits(browser, pages):
+    browser.open(pages["kinds"])
+    lines = "document.querySelectorAll('figure[data-picture=line]')[0].querySelectorAll('svg text')"
+    words = browser.js(
+        f"[...{lines}].filter(t => t.getAttribute('text-anchor') === 'middle')"
+        ".map(t => t.textContent)"
+    )
+    assert words == ["1", "2", "3", "number of kinds"]
+    cells = browser.js(
+        "[...document.querySelectorAll('[data-table=estimates] td')].map(c => c.textContent)"
+    )
+    assert "< 0.001" in cells and not [cell for cell in cells if "e-" in cell]
+
+
+@in_browser
+def test_a_few_sites_are_named_in_the_picture_and_long_names_are_cut(browser, tmp_path):
+    data = sites_of_kinds(6, 12)
+    long = replace(data, names=(*data.names[:5], "x" * 90))
+    (tmp_path / "page.html").write_text(
+        report(MixedModel().fit(long), record(long)), encoding="utf-8"
+    )
+    browser.open(tmp_path / "page.html")
+    texts = "document.querySelectorAll('figure[data-picture=scatter] svg text')"
+    words = browser.js(f"[...{texts}].map(t => t.textContent)")
+    assert set(data.names[:5]) <= set(words) and any(w.endswith("x…") for w in words)
+    assert browser.errors == []
+
+
+def test_the_answer_says_first_whether_joining_helps():
+    data = sites_of_kinds(6, 12)
+    model = MixedModel().fit(data)
+    told = answer(model, record(data, benefit=gains(data)))
+    first, second = told.index("Common to all"), told.index(gains(data)["sentence"])
+    assert first < second < told.index("For this every site sent")
+    own = answer(FMLR(6, random_state=0).fit(data))
+    assert own.startswith("Each of the 6 sites follows a regression of its own")
 
 
 @in_browser

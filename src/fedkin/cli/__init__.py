@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,7 @@ from fedkin.cli.asking import (
     Client,
     Data,
     Decimal,
+    Drop,
     Features,
     FileEncoding,
     Missing,
@@ -35,6 +37,10 @@ from fedkin.cli.methods import methods
 
 NEEDS_ATTENTION = 1
 UNUSABLE = 2
+WITHOUT_ROWS = "fedkin: --missing drop leaves rows out that lack a number"
+# Findings of a check and columns of a table that are printed; --json has all.
+SHOWN_FINDINGS = 100
+NAMED = 40
 # Errors of a run that a person can mend, by name: their rooms need not be imported to say so.
 FOR_PEOPLE = {
     "CannotTakePart",
@@ -80,6 +86,7 @@ def check(
     client: Client = "site",
     target: Target = None,
     features: Features = None,
+    drop: Drop = None,
     sep: Sep = None,
     decimal: Decimal = None,
     encoding: FileEncoding = None,
@@ -94,7 +101,9 @@ def check(
     from fedkin.frames import FederationError
     from fedkin.inference.checks import Findings, checks, checks_of_table
 
-    table_options = TableOptions(data, client, target, features, sep, decimal, encoding, missing)
+    table_options = TableOptions(
+        data, client, target, features, sep, decimal, encoding, missing, drop
+    )
     left_out = [code.strip() for code in ignore.split(",") if code.strip()] if ignore else []
     federation: Any = None
     try:
@@ -103,10 +112,11 @@ def check(
     except FederationError as error:
         findings = Findings(error.findings)
         with suppress(ValueError):  # with codes, and more besides, where all are numbers
+            frame = table_options.frame()
             findings = checks_of_table(
-                table_options.frame(), client, target, table_options.columns(), left_out
+                frame, client, target, table_options.columns(frame), left_out
             )
-    table = findings.table()
+    table = replace(findings.table(), shown_rows=SHOWN_FINDINGS)
     errors = [finding for finding in findings if finding.level == "error"]
     facts: dict[str, Any] = {"file": str(data), "usable": not errors}
     if federation is not None:
@@ -125,6 +135,8 @@ def check(
         for name, value in facts.items():
             typer.echo(f"{name.replace('_', ' ')}: {_in_words(value)}")
         typer.echo(str(table) if findings else "nothing to complain about")
+        if any("values missing" in finding.fact for finding in errors):
+            typer.echo(WITHOUT_ROWS, err=True)
     if errors:
         raise typer.Exit(UNUSABLE)
     if findings and strict:
@@ -197,7 +209,10 @@ def _version(
 def _in_words(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return ", ".join(value) if isinstance(value, list) else str(value)
+    if not isinstance(value, list):
+        return str(value)
+    more = f" and {len(value) - NAMED} more" if len(value) > NAMED else ""
+    return ", ".join(value[:NAMED]) + more
 
 
 def main() -> None:
@@ -215,7 +230,7 @@ def main() -> None:
             typer.echo(json_text({"error": _told(error)}, indent=1))
         typer.echo(f"fedkin: {error}", err=True)
         if "values missing" in str(error):
-            typer.echo("fedkin: --missing drop leaves rows out that lack a number", err=True)
+            typer.echo(WITHOUT_ROWS, err=True)
         sys.exit(UNUSABLE)
 
 

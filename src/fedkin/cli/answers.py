@@ -11,6 +11,7 @@ from fedkin.cli.asking import (
     Client,
     Data,
     Decimal,
+    Drop,
     Features,
     FileEncoding,
     Missing,
@@ -35,6 +36,7 @@ def odd(
     client: Client = "site",
     target: Target = None,
     features: Features = None,
+    drop: Drop = None,
     sep: Sep = None,
     decimal: Decimal = None,
     encoding: FileEncoding = None,
@@ -48,7 +50,7 @@ def odd(
     """Which sites do not go with the others; exits with 1 if there are some."""
     from fedkin.inference import odd_sites
 
-    table = TableOptions(data, client, target, features, sep, decimal, encoding, missing)
+    table = TableOptions(data, client, target, features, sep, decimal, encoding, missing, drop)
     model, rows = model_and_rows(FitOptions(table, method, _read(settings), seed))
     found = odd_sites(model, rows, level=level, adjust=adjust)
     if as_json:
@@ -66,6 +68,7 @@ def count(
     client: Client = "site",
     target: Target = None,
     features: Features = None,
+    drop: Drop = None,
     sep: Sep = None,
     decimal: Decimal = None,
     encoding: FileEncoding = None,
@@ -80,7 +83,7 @@ def count(
     """How many groups, kinds or priors there are, or whether sites differ by degrees."""
     from fedkin.inference import how_many
 
-    table = TableOptions(data, client, target, features, sep, decimal, encoding, missing)
+    table = TableOptions(data, client, target, features, sep, decimal, encoding, missing, drop)
     model, rows = model_and_rows(FitOptions(table, method, _read(settings), seed))
     numbers = None if most is None else range(1, most + 1)
     found = how_many(

@@ -16,6 +16,7 @@ Target = Annotated[str | None, typer.Option("--target", help="Column with the ta
 Features = Annotated[
     str | None, typer.Option("--features", help="Columns to use, comma separated; default all.")
 ]
+Drop = Annotated[str | None, typer.Option("--drop", help="Columns to leave out, comma separated.")]
 Sep = Annotated[
     str | None, typer.Option("--sep", help="What separates columns; told from the file.")
 ]
@@ -44,6 +45,7 @@ class TableOptions:
     decimal: str | None = None
     encoding: str | None = None
     missing: str = "error"
+    drop: str | None = None
 
     def frame(self) -> Any:
         """The file as a table."""
@@ -51,17 +53,28 @@ class TableOptions:
 
         return read_frame(self.data, self.sep, self.decimal, self.encoding)
 
-    def columns(self) -> list[str] | None:
-        """The columns that were chosen."""
-        if self.features is None:
+    def columns(self, frame: Any) -> list[str] | None:
+        """The columns that were chosen, without those to leave out; None for all."""
+        chosen, dropped = _named(self.features), _named(self.drop)
+        unknown = [name for name in dropped if name not in frame.column_names]
+        if unknown:
+            raise ValueError(
+                f"--drop: there is no column {unknown[0]!r}; the columns are "
+                f"{', '.join(frame.column_names)}"
+            )
+        if not chosen and not dropped:
             return None
-        return [name.strip() for name in self.features.split(",") if name.strip()]
+        taken = {self.client, self.target, *dropped}
+        return [n for n in chosen if n not in dropped] or [
+            name for name in frame.column_names if name not in taken
+        ]
 
     def federation(self, classes: bool = False, target_used: bool = True) -> Any:
         """The table as a federation; without a target if none is used."""
         from fedkin.federation import Federation
 
-        frame, columns = self.frame(), self.columns()
+        frame = self.frame()
+        columns = self.columns(frame)
         if columns is None and self.target is not None and not target_used:
             columns = [n for n in frame.column_names if n not in (self.client, self.target)]
         if not frame.num_rows:
@@ -74,3 +87,8 @@ class TableOptions:
             missing=self.missing,  # type: ignore[arg-type]
             classes=classes,
         )
+
+
+def _named(names: str | None) -> list[str]:
+    """Names between commas."""
+    return [name.strip() for name in (names or "").split(",") if name.strip()]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -77,6 +79,7 @@ def _parameters(family: Any | None) -> list[inspect.Parameter]:
         option("client", client, None),
         option("target", asking.Target, None),
         option("features", asking.Features, None),
+        option("drop", asking.Drop, None),
         option("sep", asking.Sep, None),
         option("decimal", asking.Decimal, None),
         option("encoding", asking.FileEncoding, None),
@@ -317,7 +320,7 @@ def fit(options: FitOptions) -> None:
 
         model.set_params(engine=Booked(journal=folder.path / "journal"))
     checks = [*_rows_dropped(table, federation), *map(str, federation.findings)]
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught, _told_if_it_fails(checks, folder.path):
         warnings.simplefilter("always")
         model.fit(federation)
     told = list(dict.fromkeys(str(warning.message) for warning in caught))
@@ -342,6 +345,19 @@ def fit(options: FitOptions) -> None:
     nothing = any("there is nothing to learn" in check for check in checks)
     if missing or nothing or (options.strict and (told or checks)):
         raise typer.Exit(NEEDS_ATTENTION)
+
+
+@contextmanager
+def _told_if_it_fails(checks: list[str], folder: Path) -> Iterator[None]:
+    """What was found in the data often says why a fit to them fails; no empty folder stays."""
+    try:
+        yield
+    except BaseException as error:
+        with suppress(OSError):
+            folder.rmdir()
+        for text in checks if isinstance(error, Exception) else ():
+            typer.echo(f"warning: {text}", err=True)
+        raise
 
 
 def _rows_dropped(table: TableOptions, federation: Any) -> list[str]:

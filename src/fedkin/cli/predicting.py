@@ -162,7 +162,13 @@ def predicted(fitted: Any, frame: Any, record: dict[str, Any], level: float | No
     X = scaled(encoding.matrix(table), record)
     whole = np.flatnonzero(np.isfinite(X).all(axis=1))
     sites = None
-    if about["client"] in table.columns:
+    if about["client"] not in table.columns:
+        typer.echo(
+            f"warning: there is no column {about['client']!r} of sites; all rows are predicted as "
+            "those of a new site (--client names another column)",
+            err=True,
+        )
+    else:
         sites = np.array(table[about["client"]].to_list(), dtype=object)[whole]
     with warnings.catch_warnings():
         # Columns are put in their order by name above; rows then come without names.

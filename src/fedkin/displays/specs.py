@@ -19,6 +19,13 @@ MOST_CURVES = 12
 GRID = 60
 MOST_TERMS = 15
 
+IN_WORDS = {
+    "bic": "BIC",
+    "loglik": "log likelihood",
+    "n_components": "number of groups",
+    "n_clusters": "number of kinds",
+    "n_priors": "number of priors",
+}
 Picture = dict[str, Any]
 
 
@@ -117,7 +124,7 @@ def departures(model: Any, record: Mapping[str, Any]) -> Picture | None:
         "type": "dots",
         "title": f"How far each site's {what} departs from the common one",
         "caption": "A dot is a site, its line what its own rows leave open (95 %). Sites whose "
-        "line does not cross zero depart for certain.",
+        "line does not cross zero depart as far as 95 % tell.",
         "xlabel": f"departure of the {what}",
         "zero": True,
         "items": _thinned(items),
@@ -200,9 +207,11 @@ def group_shares(model: Any, record: Mapping[str, Any]) -> Picture | None:
         shares = getattr(model, "responsibilities_", None)
         if shares is None or np.shape(shares)[1] < 2:
             return None
-        title, caption = "Which site belongs to which group", "The darker, the more probable."
+        title, caption = "Which site is of which kind", "The darker, the more probable."
+        what = "kind"
     else:
         title, caption = "Groups at every site", "The darker, the more of the site's rows."
+        what = "group"
     shares = np.asarray(shares)
     order = np.lexsort((-shares.max(axis=1), shares.argmax(axis=1)))
     rows = order[np.linspace(0, len(shares) - 1, min(len(shares), MOST_HEAT)).astype(int)]
@@ -211,7 +220,7 @@ def group_shares(model: Any, record: Mapping[str, Any]) -> Picture | None:
         "title": title,
         "caption": caption + _left_out(len(shares), len(rows)),
         "rows": [str(model.client_names_[k]) for k in rows],
-        "columns": [f"group {r}" for r in range(shares.shape[1])],
+        "columns": [f"{what} {r}" for r in range(shares.shape[1])],
         "values": _rounded(shares[rows]),
     }
 
@@ -226,7 +235,8 @@ def forest(model: Any, record: Mapping[str, Any]) -> Picture | None:
     coef = getattr(model, "cluster_coef_", None)
     what = "kind"
     if coef is None:
-        coef, what = getattr(model, "coef_", None), "regression"
+        coef = getattr(model, "coef_", None)
+        what = "kind" if hasattr(model, "responsibilities_") else "regression"
     if coef is None or np.ndim(coef) != 2 or len(coef) > 12:
         return None
     names = model._features()
@@ -281,7 +291,7 @@ def _common_effects(model: Any) -> Picture | None:
     return {
         "type": "forest",
         "title": "What is common: effect of every column",
-        "caption": "Dot and 95 % interval; one that does not cross zero is certain to be there."
+        "caption": "Dot and 95 % interval; where it does not cross zero, 95 % speak for an effect."
         + _left_out(len(coef), len(order), "columns"),
         "groups": ["common"],
         "items": items,
@@ -346,12 +356,15 @@ def choice(model: Any, record: Mapping[str, Any]) -> Picture | None:
         ),
         None,
     )
+    number = _in_words(names[0])
+    if hasattr(model, "responsibilities_"):
+        number = "number of kinds"
     return {
         "type": "line",
-        "title": f"How the number was chosen: {judged.upper()} by {names[0].replace('_', ' ')}",
+        "title": f"How the number was chosen: {_in_words(judged)} by {number}",
         "caption": "The number that was chosen is marked.",
-        "xlabel": names[0].replace("_", " "),
-        "ylabel": judged,
+        "xlabel": number,
+        "ylabel": _in_words(judged),
         "mark": None if chosen is None else float(chosen),
         "series": [{"name": judged, "x": x.tolist(), "y": _rounded(y)}],
     }
@@ -362,7 +375,7 @@ def convergence(model: Any, record: Mapping[str, Any]) -> Picture | None:
     history = {
         name: np.asarray(values, dtype=float)
         for name, values in (getattr(model, "history_", None) or {}).items()
-        if np.ndim(values) == 1 and len(values) > 1
+        if np.ndim(values) == 1 and len(values) > 2
     }
     history = {name: values for name, values in history.items() if np.isfinite(values).all()}
     if not history:
@@ -376,13 +389,18 @@ def convergence(model: Any, record: Mapping[str, Any]) -> Picture | None:
         "title": "How the search went",
         "caption": "Step by step; it should become flat.",
         "xlabel": "step",
-        "ylabel": ", ".join(history),
+        "ylabel": _in_words(series[0]["name"]),
         "mark": None,
         "series": series[:1],
     }
 
 
 # ------------------------------------------------------------------ numbers
+
+
+def _in_words(name: str) -> str:
+    """What people call a column of a choice or a history."""
+    return IN_WORDS.get(name, name.replace("_", " "))
 
 
 def _rounded(values: np.ndarray) -> Any:

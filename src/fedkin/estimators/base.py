@@ -9,7 +9,8 @@ from __future__ import annotations
 import inspect
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
 from typing import Any, ClassVar
@@ -26,7 +27,7 @@ from fedkin.estimators.words import completed
 from fedkin.federation import Federation
 from fedkin.frames import FederationError, plain_names, value_errors
 from fedkin.inference.checks import CheckWarning, findings_at_fit
-from fedkin.names import canonical_name, canonical_names, site_labels
+from fedkin.names import canonical_name, canonical_names, listed, site_labels
 from fedkin.protocol import Algorithm, DrawnSeed, Run
 from fedkin.protocol.gate import LOSSES
 from fedkin.protocol.runs import About
@@ -210,7 +211,8 @@ class FederatedEstimator(BaseEstimator, ABC):
         """Complain about data that the settings do not fit."""
         if self._uses_target() and federation.y is None:
             raise ValueError(
-                f"{type(self).__name__} needs a target y: requires y to be passed, but it is None"
+                f"{type(self).__name__} needs a target y: requires y to be passed, but it is None; "
+                "fit(X, y, groups=...), or name it: Federation.from_frame(table, target=...)"
             )
         if federation.weights is not None and not self._takes_weights:
             raise ValueError(f"{type(self).__name__} has no weights of rows; fit without them")
@@ -318,13 +320,17 @@ class FederatedEstimator(BaseEstimator, ABC):
                 "Federation.from_frame(table, client=...)"
             )
         if groups is not None and len(groups) != np.shape(X)[0]:
-            raise ValueError(f"groups names {len(groups)} rows, X has {np.shape(X)[0]}")
+            raise ValueError(
+                f"groups names {len(groups)} rows, X has {np.shape(X)[0]}; "
+                "name the site of each row"
+            )
         # Federation's own checks of the values name the site; scikit-learn's would not.
         how = {"dtype": np.float64, "ensure_all_finite": False}
-        if groups is None and y is None:
-            X = validate_data(self, X, y, **how)
-        else:
-            X = validate_data(self, X, **how)
+        with _words_are_named(X):
+            if groups is None and y is None:
+                X = validate_data(self, X, y, **how)
+            else:
+                X = validate_data(self, X, **how)
         if groups is None and y is not None:
             y = column_or_1d(y, warn=True)
             y = check_array(y, dtype=None, ensure_2d=False, ensure_all_finite=False, input_name="y")
@@ -350,7 +356,8 @@ class FederatedEstimator(BaseEstimator, ABC):
             brings_its_own(None, groups)
             clients, order = self._with_columns_of_the_fit(X), X.given_order
             return clients.X[order], clients.groups[order]
-        X = validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False)
+        with _words_are_named(X):
+            X = validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False)
         sites = self._site_of_each(len(X), groups)
         if not np.isfinite(X).all():
             columns = [(f"column {name!r}", X[:, j]) for j, name in enumerate(self._features())]
@@ -667,6 +674,31 @@ def without_groups_of_unheard(sites: Table) -> Table:
         column[unheard] = None
         columns[name] = column
     return Table(columns, sites.title)
+
+
+@contextmanager
+def _words_are_named(X: Any) -> Iterator[None]:
+    """scikit-learn says that words are no numbers; this adds in which columns, and what to do."""
+    try:
+        yield
+    except ValueError as error:
+        if not str(error).startswith("could not convert string to float"):
+            raise
+        kinds = getattr(X, "dtypes", None)
+        names = (
+            [] if kinds is None else [str(n) for n, k in zip(X.columns, kinds) if not _number(k)]
+        )
+        where = f" (columns {listed(names)})" if names else ""
+        raise ValueError(
+            f"{error}{where}; Federation.from_frame(table, client=..., target=...) turns words "
+            "into levels and dates into days, or encode them"
+        ) from None
+
+
+def _number(kind: Any) -> bool:
+    """Whether a column of a frame holds numbers or yes and no."""
+    words = str(kind).lower()
+    return words.startswith(("int", "uint", "float", "bool", "decimal"))
 
 
 def brings_its_own(y: Any, groups: Any) -> None:

@@ -35,6 +35,7 @@ from fedkin.names import listed
 from fedkin.protocol import Traffic
 from fedkin.settings import Whole, one_of
 from fedkin.tables import Summary, Table
+from fedkin.threads import one_thread
 
 TARGETS = one_of("auto", "number", "classes", "rows")
 # Halvings of the interval in which a quantile of a mixture lies.
@@ -171,8 +172,10 @@ class Best(FederatedEstimator):
             raise ValueError("ways are compared at rows left out, which needs two; n_samples=1")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         ways = self._candidates_for(data, seed)
-        self._weigh(ways, data, seed)
-        self._fit_all(ways, data)
+        # Hundreds of fits to small matrices: threads would wait for each other.
+        with one_thread(int(data.sizes.max())):
+            self._weigh(ways, data, seed)
+            self._fit_all(ways, data)
         self.client_names_ = np.array(data.names, dtype=object)
         self._adapted = {}
         self._account(data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
 from fedkin.algorithms.mixtures.fedgmm import FEDGMM
 from fedkin.estimators.mixture_use import WEIGHT_PASSES, WEIGHT_TOL
@@ -75,6 +76,15 @@ class FedGMM(MixtureEstimator):
             self.pair_weights_ = self._result.pair_weights
 
     # ------------------------------------------------------------ use
+
+    def score_samples(self, X, y=None, groups=None):
+        """Log density of each row's y given x, (n,); without y that of its x."""
+        check_is_fitted(self)
+        clients, place = self._clients(X, y, groups)
+        if clients.y is not None:
+            return super().score_samples(X, y, groups)
+        pairs = self._weights_of(clients)[clients.owner]
+        return joint.log_inputs(clients.X, pairs, self._result.shared)[place]
 
     def _weights_of(self, clients: Federation) -> np.ndarray:
         """Pair weights of these sites, (k, M, R)."""

@@ -18,7 +18,7 @@ from fedkin.federation import Federation
 from fedkin.frames import Finding, numeric_column, numeric_table, plain_names, value_errors
 from fedkin.models.folds import rows_where
 from fedkin.models.least_squares import packed_statistics, solve
-from fedkin.names import listed, name_codes, site_labels
+from fedkin.names import constant_at_some, listed, name_codes, site_labels
 from fedkin.tables import Table
 
 # Numbers that people write for "not known".
@@ -267,6 +267,7 @@ def constant_at_sites(look: Looked) -> Iterator[Finding]:
     """Columns that do not vary within some or all sites, but between them."""
     data = look.data
     several = np.flatnonzero(data.sizes > 1)
+    at_some: dict[str, list[str]] = {}
     for j, name in enumerate(data.feature_names):
         if look.distinct[j] < 2 or not len(several):
             continue
@@ -276,9 +277,9 @@ def constant_at_sites(look: Looked) -> Iterator[Finding]:
             fact = f"column {name!r} is constant within every site"
             yield _warning(None, fact, "a mixed model can use it; a model for each site cannot")
         elif len(flat):
-            shown = listed([data.names[k] for k in flat], 3)
-            fact = f"column {name!r} is constant at {len(flat)} sites: {shown}"
-            yield _warning(None, fact, "its effect is not determined there alone")
+            at_some[name] = [data.names[k] for k in flat]
+    for fact in constant_at_some(at_some):
+        yield _warning(None, fact, "its effect is not determined there alone")
 
 
 def off_centre(look: Looked) -> Iterator[Finding]:
@@ -466,8 +467,9 @@ CHECKS: dict[str, Check] = {
 
 # Quick and surely wrong: what estimators warn of by themselves, up to so many numbers.
 AT_FIT = ("FK003", "FK005")
-# And of tables from files, whose first column is often the number of the row.
-OF_FILES = (*AT_FIT, "FK008")
+# And of tables from files, whose first column is often the number of the row, and whose column of
+# sites may be another than was meant.
+OF_FILES = (*AT_FIT, "FK008", "FK014", "FK015")
 NUMBERS_AT_FIT = 2_000_000
 
 
@@ -559,6 +561,8 @@ def found_by(data: Federation, codes: Sequence[str], n_groups: int | None = None
     found = []
     for code in codes:
         check = CHECKS[code]
+        if check is not stand_ins and not len(calm.data.X):
+            continue
         found += [replace(one, code=code) for one in check(look if check is stand_ins else calm)]
     return found
 

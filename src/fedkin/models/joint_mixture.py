@@ -60,6 +60,12 @@ def log_shares(X: Floats, weights: Floats, shared: Shared) -> Floats:
     return log_softmax(joint, axis=1)
 
 
+def log_inputs(X: Floats, weights: Floats, shared: Shared) -> Floats:
+    """Log density of x alone, (n,); `weights` as in `log_shares`."""
+    inputs = np.asarray(weights).sum(axis=-1)
+    return np.asarray(logsumexp(log_density(X, shared) + log_weights(inputs), axis=1))
+
+
 def expect(X: Floats, y: Floats, weights: Floats, shared: Shared, fit_intercept: bool) -> Sums:
     """The E-step of one site."""
     rows, share, total = _shares(X, y, weights, shared, fit_intercept)

@@ -16,7 +16,10 @@ NAMED = 5
 
 def answer(model: Any, record: Mapping[str, Any] | None = None) -> str:
     """What was found, what it cost in privacy, and what to look at: a few plain sentences."""
-    said = [*_found(model), *_benefit(record or {}), _travelled(model), *_attention(model, record)]
+    found = _found(model)
+    # Whether joining helps is asked first, right after what joining is.
+    said = [*found[:1], *_benefit(record or {}), *found[1:]]
+    said += [_travelled(model), *_attention(model, record)]
     return " ".join(sentence for sentence in said if sentence)
 
 
@@ -51,21 +54,42 @@ def _best_way(model: Any) -> list[str]:
         f"and the largest at {won} of {m} sites.",
         f"Its mean log score at rows that were left out is {scores[best]:.3g}{told} (higher is "
         "better).",
+        _alone_is_best(model) if best == "alone" else "",
         *(_found(winner) if hasattr(winner, "client_names_") else ()),
     ]
+
+
+def _alone_is_best(model: Any) -> str:
+    """What it means that staying alone won: where joining would still be better."""
+    m = len(model.client_names_)
+    if m == 1:
+        return "There is one site only: nobody to share with."
+    elsewhere = m - len(model.won_at()["alone"])
+    if not elsewhere:
+        return "Joining does not help: no way of sharing foretells left-out rows better."
+    return (
+        f"Over all, joining does not help; at {elsewhere} of {m} sites another way of sharing has "
+        "the largest weight, and predictions combine both."
+    )
 
 
 def _kinds(model: Any) -> list[str]:
     m, K = len(model.client_names_), model.n_components_
     degrees = bool(getattr(model, "degrees_", False))
+    if m == 1:
+        return ["There is one site only: its own regression, shared with nobody."]
     if K == 1:
         more = ", from which each departs by degrees" if degrees else ""
         return [f"All {m} sites follow one regression{more}."]
+    if m == K:
+        own = f"Each of the {m} sites follows a regression of its own; no two are of a kind."
+        return [own, _largest_difference(model)]
     counts = np.bincount(model.labels_[model.labels_ >= 0], minlength=K)
     shares = ", ".join(map(str, counts))
     chosen = " (a number chosen by BIC)" if getattr(model, "n_components", None) is None else ""
     return [
-        f"The {m} sites are of {K} kinds{chosen}: {shares} sites follow regressions 0 to {K - 1}.",
+        f"The {m} sites are of {K} kinds{chosen}: {shares} sites follow the regressions of kinds 0 "
+        f"to {K - 1}.",
         "Sites also depart from the regression of their kind by degrees." if degrees else "",
         _largest_difference(model),
     ]
@@ -84,6 +108,8 @@ def _largest_difference(model: Any) -> str:
 def _clusters(model: Any) -> list[str]:
     m, K = len(model.client_names_), model.n_clusters_
     counts = np.bincount(model.labels_[model.labels_ >= 0], minlength=K)
+    if m == 1:
+        return ["There is one site only: its own model, shared with nobody."]
     if K == 1:
         return [f"One model serves all {m} sites."]
     if m == K:

@@ -107,6 +107,8 @@ def _cards(model: Any, record: Mapping[str, Any]) -> list[dict[str, Any]]:
         if value is None or np.ndim(value) > 0:
             continue
         text = f"{value:.4g}" if isinstance(value, float) else str(value)
+        if isinstance(value, float) and 1e4 <= abs(value) < 1e15:
+            text = f"{value:,.0f}"
         if key == "icc":
             text = f"{100 * value:.0f} %"
         cards.append({"name": name, "value": text, "help": of_card(key)})
@@ -194,7 +196,8 @@ def _meanings(model: Any) -> dict[str, str]:
 def _why(model: Any) -> list[str]:
     """In which way the method says that sites differ, in its own words."""
     doc = (type(model).__doc__ or "").strip().split("\n\n")
-    return [" ".join(part.split()) for part in doc[:2] if not part.startswith("Parameters")]
+    plain = [" ".join(part.replace("`", "").split()) for part in doc[:2]]
+    return [part for part in plain if not part.startswith("Parameters")]
 
 
 def _checks(record: Mapping[str, Any]) -> list[dict[str, str]]:

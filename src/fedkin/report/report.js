@@ -19,6 +19,8 @@ function draw(name, attributes, text) {
   if (text !== undefined) node.textContent = text;
   return node;
 }
+/* a probability below a thousandth is small, whatever its digits; the tooltip has them */
+const worded = (value, column) => column.name === "p" && typeof value === "number" && value < 0.001 ? "< 0.001" : said(value, column.digits);
 function said(value, digits) {
   if (value === null || value === undefined) return "–";
   if (value === true) return "yes";
@@ -75,7 +77,7 @@ function table(spec, searchable) {
       const line = make("tr");
       row.forEach((value, j) => {
         const column = spec.columns[j];
-        const cell = make(j ? "td" : "th", { class: column.numeric ? "n" : null, scope: j ? null : "row" }, said(value, column.digits));
+        const cell = make(j ? "td" : "th", { class: column.numeric ? "n" : null, scope: j ? null : "row" }, worded(value, column));
         cell.setAttribute("data-tip", `${said(row[0])}, ${column.name}: ${said(value, 8)}\n${column.help}`);
         line.append(cell);
       });
@@ -120,7 +122,8 @@ if (!content.tables.some((spec) => spec.key === "sites")) document.getElementByI
 if (content.left) document.getElementById("left-table").append(table(content.left, false));
 
 /* pictures */
-function ticks(low, high, n) {
+function ticks(low, high, n, whole) {
+  if (whole) return [...new Set(ticks(low, high, n).map(Math.ceil))].filter((t) => t <= high);
   const span = high - low || Math.abs(high) || 1;
   const raw = span / n, power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((k) => k * power).find((s) => span / s <= n) || 10 * power;
@@ -142,7 +145,7 @@ function scale(values, from, to, zero) {
   return place;
 }
 function frame(svg, x, y, box, labels) {
-  for (const t of ticks(x.low, x.high, Math.max(2, Math.floor((box.right - box.left) / 70)))) {
+  for (const t of ticks(x.low, x.high, Math.max(2, Math.floor((box.right - box.left) / 70)), labels.whole)) {
     svg.append(draw("line", { class: "axis", x1: x(t), x2: x(t), y1: box.top, y2: box.bottom }));
     svg.append(draw("text", { x: x(t), y: box.bottom + 14, "text-anchor": "middle" }, said(t)));
   }
@@ -162,6 +165,9 @@ function mark(kind, x, y, k, attributes) {
   if (kind) return draw("rect", { x: x - 4, y: y - 4, width: 8, height: 8, transform: k % 4 === 2 ? `rotate(45 ${x} ${y})` : null, fill: colour(k), ...attributes });
   return draw("circle", { cx: x, cy: y, r: 4, fill: colour(k), ...attributes });
 }
+// Room for the longest label, and a label cut to the room there is; a letter is about six wide.
+const margin = (labels, width) => Math.min(width * 0.38, Math.max(60, 6.2 * Math.max(...labels.map((l) => l.length)) + 16));
+const cut = (label, room) => label.length > room / 6.2 ? label.slice(0, Math.floor(room / 6.2) - 2) + "…" : label;
 const number = (value, low, high) => said(value) + (low !== undefined && low !== null ? ` (${said(low)} to ${said(high)})` : "");
 
 const drawers = {
@@ -169,7 +175,7 @@ const drawers = {
     const items = spec.items.slice().sort((a, b) => b.value - a.value);
     const named = items.length <= 40;
     const step = named ? 18 : Math.max(1.2, Math.min(8, 420 / items.length));
-    const left = named ? 110 : 16;
+    const left = named ? margin(items.map((i) => i.label), width) : 16;
     const height = Math.ceil(items.length * step) + 56;
     const svg = canvas(width, height, spec.title);
     const box = { left, right: width - 12, top: 10, bottom: height - 42 };
@@ -179,7 +185,7 @@ const drawers = {
     items.forEach((item, k) => {
       const y = box.top + (k + 0.5) * step;
       const words = `${item.label}: ${number(item.value, item.low, item.high)}`;
-      if (named) svg.append(draw("text", { x: left - 8, y: y + 4, "text-anchor": "end" }, item.label.length > 16 ? item.label.slice(0, 15) + "…" : item.label));
+      if (named) svg.append(draw("text", { x: left - 8, y: y + 4, "text-anchor": "end" }, cut(item.label, left)));
       if (item.low !== undefined && item.low !== null) svg.append(draw("line", { x1: x(item.low), x2: x(item.high), y1: y, y2: y, stroke: colour(item.group), "stroke-width": named ? 2 : 1, opacity: 0.55, "data-tip": words }));
       svg.append(draw("circle", { cx: x(item.value), cy: y, r: named ? 4 : 2.2, fill: colour(item.group), "data-tip": words }));
     });
@@ -191,7 +197,7 @@ const drawers = {
     const row = Math.max(20, 9 * many + 8);
     const height = labels.length * row + 62 + (many > 1 ? 22 : 0);
     const svg = canvas(width, height, spec.title);
-    const box = { left: Math.min(150, width / 3), right: width - 12, top: many > 1 ? 30 : 8, bottom: height - 42 };
+    const box = { left: margin(labels, width), right: width - 12, top: many > 1 ? 30 : 8, bottom: height - 42 };
     const x = scale(spec.items.flatMap((i) => [i.value, i.low, i.high]), box.left, box.right, true);
     frame(svg, x, null, box, { x: "effect on the target" });
     svg.append(draw("line", { class: "zero", x1: x(0), x2: x(0), y1: box.top, y2: box.bottom }));
@@ -199,7 +205,7 @@ const drawers = {
       const at = box.left + k * Math.min(110, (box.right - box.left) / many);
       svg.append(mark(k % 2, at + 4, 12, k, {}), draw("text", { x: at + 13, y: 16 }, name));
     });
-    labels.forEach((label, j) => svg.append(draw("text", { x: box.left - 8, y: box.top + (j + 0.5) * row + 4, "text-anchor": "end" }, label.length > 22 ? label.slice(0, 21) + "…" : label)));
+    labels.forEach((label, j) => svg.append(draw("text", { x: box.left - 8, y: box.top + (j + 0.5) * row + 4, "text-anchor": "end" }, cut(label, box.left))));
     for (const item of spec.items) {
       const y = box.top + labels.indexOf(item.label) * row + row * (item.group + 0.5) / many;
       const words = `${item.label}, ${spec.groups[item.group]}: ${number(item.value, item.low, item.high)}`;
@@ -214,7 +220,8 @@ const drawers = {
     const box = { left: 64, right: width - 14, top: 22, bottom: height - 42 };
     const x = scale(spec.series.flatMap((s) => s.x), box.left, box.right);
     const y = scale(spec.series.flatMap((s) => s.y), box.bottom, box.top);
-    frame(svg, x, y, box, { x: spec.xlabel, y: spec.ylabel });
+    const whole = spec.series.every((s) => s.x.every(Number.isInteger));
+    frame(svg, x, y, box, { x: spec.xlabel, y: spec.ylabel, whole });
     spec.series.forEach((series, k) => {
       const points = series.x.map((v, i) => [x(v), y(series.y[i])]);
       svg.append(draw("polyline", { points: points.map((p) => p.join(",")).join(" "), fill: "none", stroke: colour(k), "stroke-width": 2 }));
@@ -235,17 +242,21 @@ const drawers = {
     for (const item of spec.items) {
       const words = item.label + (item.group === undefined ? "" : item.group < 0 ? ": in no kind" : `: kind ${item.group}`);
       svg.append(mark(item.group % 2 === 1, x(item.x), y(item.y), item.group, { "data-tip": words, opacity: 0.85 }));
+      if (spec.items.length <= 15) {
+        const over = x(item.x) > (box.left + box.right) / 2;
+        svg.append(draw("text", { x: x(item.x) + (over ? -8 : 8), y: y(item.y) + 4, "text-anchor": over ? "end" : "start" }, cut(item.label, 110)));
+      }
     }
     return svg;
   },
   heat(spec, width) {
     const cell = Math.max(2.5, Math.min(16, 440 / spec.rows.length)), named = cell >= 10;
-    const left = named ? 110 : 20, height = Math.ceil(spec.rows.length * cell) + 34;
+    const left = named ? margin(spec.rows, width) : 20, height = Math.ceil(spec.rows.length * cell) + 34;
     const svg = canvas(width, height, spec.title);
     const each = (width - left - 8) / spec.columns.length;
     spec.columns.forEach((name, j) => svg.append(draw("text", { x: left + (j + 0.5) * each, y: 16, "text-anchor": "middle" }, each > 50 ? name : String(j))));
     spec.rows.forEach((name, i) => {
-      if (named) svg.append(draw("text", { x: left - 8, y: 24 + (i + 0.5) * cell + 4, "text-anchor": "end" }, name.length > 16 ? name.slice(0, 15) + "…" : name));
+      if (named) svg.append(draw("text", { x: left - 8, y: 24 + (i + 0.5) * cell + 4, "text-anchor": "end" }, cut(name, left)));
       spec.values[i].forEach((value, j) => svg.append(draw("rect", { x: left + j * each + 1, y: 24 + i * cell, width: Math.max(1, each - 2), height: Math.max(1, cell - 1), fill: COLOURS[0], "fill-opacity": 0.06 + 0.94 * Math.max(0, Math.min(1, value || 0)), "data-tip": `${name}, ${spec.columns[j]}: ${said(value)}` })));
     });
     return svg;
