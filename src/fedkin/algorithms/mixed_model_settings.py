@@ -10,7 +10,7 @@ import numpy as np
 from fedkin.arrays import Floats, Indices
 from fedkin.federation import Federation
 from fedkin.models.linear_mixed import Method
-from fedkin.models.random_covariance import Covariance
+from fedkin.models.random_covariance import Covariance, carried_covariance
 from fedkin.settings import Flag, Number, Settings, Whole, one_of, setting
 
 # In a list of columns: no random intercept beside the slopes.
@@ -58,7 +58,7 @@ class MixedModelSettings(Settings):
     random: Any = setting("all", RandomColumns())
     family: str = setting(GAUSSIAN, one_of(GAUSSIAN, *OTHERS), at_site=True)
     method: Method = setting("reml", one_of("reml", "ml"))
-    covariance: Covariance = setting("full", one_of("full", "diagonal", "isotropic"))
+    covariance: str = setting("auto", one_of("auto", "full", "diagonal", "isotropic"))
     site_noise: str = setting("common", one_of("common", "own"))
     share: str = setting("statistics", one_of("statistics", "gradients"))
     fit_intercept: bool = setting(True, Flag(), at_site=True)
@@ -112,6 +112,12 @@ class MixedModelSettings(Settings):
         if unknown:
             raise ValueError(f"random names columns that are not there: {unknown}")
         return np.array(sorted({*slopes, *level}), dtype=np.intp)
+
+    def covariance_for(self, n_rows: Floats, size: int) -> Covariance:
+        """Of `size` random columns at sites with `n_rows` (m,): as asked for, or as they carry."""
+        if self.covariance == "auto":
+            return carried_covariance(n_rows, size)
+        return self.covariance  # type: ignore[return-value]
 
     def check_together(self) -> None:
         """Complain about values that do not go together."""
