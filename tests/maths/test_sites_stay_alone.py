@@ -287,9 +287,10 @@ def test_scaled_steps_end_where_printed_ones_do():
 def test_coefficients_that_creep_while_others_rest_have_not_settled(averaging, unit):
     """One column in tiny units: steps that suit the other hardly move its coefficient."""
     rng = np.random.default_rng(0)
-    clients = []
-    for X in rng.normal(size=(8, 30, 2)):
-        clients.append((X * [1.0, unit], X @ [1.0, 2.0] + 0.1 * rng.normal(size=30)))
+    clients = [
+        (X * [1.0, unit], X @ [1.0, 2.0] + 0.1 * rng.normal(size=30))
+        for X in rng.normal(size=(8, 30, 2))
+    ]
     how = {"averaging": averaging, "fit_intercept": False, "max_rounds": 60, "random_state": 0}
     data = Federation.from_clients(clients)
     with pytest.warns(UserWarning):
