@@ -20,6 +20,10 @@ GAUSSIAN = "gaussian"
 CLASSES = "multinomial"
 COUNTS = ("binomial", "poisson")
 OTHERS = ("binomial", CLASSES, "poisson")
+# Rows that a site of counts has for every departure where a full covariance is looked for: with
+# fewer Laplace's method promises too much. 537 children of three yes or no (ohio of geepack): twice
+# the log likelihood gains 57 by slopes that do not differ, and new rows lose .435 instead of .338.
+ROWS_AN_EFFECT = 5
 
 
 class RandomColumns:
@@ -116,7 +120,7 @@ class MixedModelSettings(Settings):
     def covariance_for(self, n_rows: Floats, size: int) -> Covariance:
         """Of `size` random columns at sites with `n_rows` (m,): as asked for, or as they carry."""
         if self.covariance == "auto":
-            return carried_covariance(n_rows, size)
+            return carried_covariance(n_rows, size, 0 if self.gaussian else ROWS_AN_EFFECT)
         return self.covariance  # type: ignore[return-value]
 
     def check_together(self) -> None:

@@ -71,8 +71,10 @@ class Shape:
         return lower_factor(covariance)[self.rows, self.columns]
 
 
-def carried_covariance(n_rows: Floats, size: int) -> Covariance:
+def carried_covariance(n_rows: Floats, size: int, rows_an_effect: float = 0.0) -> Covariance:
     """ "full" where clients of `n_rows` (m,) tell all of it for `size` columns, else "isotropic".
+
+    `rows_an_effect` are needed at a client, on average.
 
     Twenty-four plates of four rows each and six columns fit their 21 numbers without any noise, and
     predict half as badly again as with two (Penicillin of lme4).
@@ -80,8 +82,9 @@ def carried_covariance(n_rows: Floats, size: int) -> Covariance:
     numbers = size * (size + 1) // 2
     spare = float(np.maximum(n_rows - size, 0.0).sum())
     clients = CLIENTS_A_NUMBER if spare >= numbers else WITHOUT_SPARE
-    enough = size == 1 or np.count_nonzero(n_rows) >= clients * numbers
-    return "full" if enough else "isotropic"
+    told = np.count_nonzero(n_rows)
+    enough = told >= clients * numbers and n_rows.sum() >= rows_an_effect * size * told
+    return "full" if enough or size == 1 else "isotropic"
 
 
 def shape_of(covariance: Covariance, size: int, blocks: Indices | None = None) -> Shape:

