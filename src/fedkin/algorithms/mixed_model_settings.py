@@ -20,10 +20,10 @@ GAUSSIAN = "gaussian"
 CLASSES = "multinomial"
 COUNTS = ("binomial", "poisson")
 OTHERS = ("binomial", CLASSES, "poisson")
-# Rows that a site of counts has for every departure where a full covariance is looked for: with
-# fewer Laplace's method promises too much. 537 children of three yes or no (ohio of geepack): twice
-# the log likelihood gains 57 by slopes that do not differ, and new rows lose .435 instead of .338.
-ROWS_AN_EFFECT = 5
+# Rows that a site of counts has for every departure where slopes differ, too, and where a full
+# covariance is looked for: with fewer Laplace's method promises too much. 537 children of three yes
+# or no (ohio of geepack): the log likelihood gains 28 by slopes, and new rows lose .435, not .338.
+ROWS_A_SLOPE, ROWS_AN_EFFECT = 2, 5
 
 
 class RandomColumns:
@@ -116,6 +116,16 @@ class MixedModelSettings(Settings):
         if unknown:
             raise ValueError(f"random names columns that are not there: {unknown}")
         return np.array(sorted({*slopes, *level}), dtype=np.intp)
+
+    def random_for(self, n_rows: Floats, n_coef: int) -> Indices:
+        """Random columns at sites with `n_rows` (m,): of counts the level only where rows are few.
+
+        Who names columns, or a covariance, gets them.
+        """
+        random = self.random_columns(n_coef)
+        asked = self.gaussian or self.random != "all" or self.covariance != "auto"
+        enough = n_rows.sum() >= ROWS_A_SLOPE * len(random) * np.count_nonzero(n_rows)
+        return random if asked or enough or not self.fit_intercept else random[-1:]
 
     def covariance_for(self, n_rows: Floats, size: int) -> Covariance:
         """Of `size` random columns at sites with `n_rows` (m,): as asked for, or as they carry."""

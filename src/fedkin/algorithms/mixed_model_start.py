@@ -82,7 +82,7 @@ def open_rounds(roster: Roster, settings: MixedModelSettings, budget: Budget) ->
     gram = mean_products(
         replies.total("sums") / n_rows, replies.total("squares") / n_rows, settings.fit_intercept
     )
-    random = settings.random_columns(len(gram))
+    random = settings.random_for(replies["rows"], len(gram))
     if settings.n_quadrature > 1 and len(random) > 1:
         raise ValueError(
             f"n_quadrature={settings.n_quadrature} needs one random effect, not {len(random)}; use "

@@ -91,6 +91,11 @@ def remarks(result: Any, known: Facts, about: About) -> list[str]:
             "Singular: some combination of effects has no variance between sites; a simpler "
             "`random` says the same."
         )
+    if len(result.random) < len(about.settings.random_columns(len(result.coef))):
+        remarks.append(
+            "Sites have too few rows to tell how slopes differ: only their levels do here (who "
+            "names `random` or `covariance` gets slopes)."
+        )
     if _slopes_share(result, about):
         remarks.append(
             "Sites, or their rows, are too few to tell how departures go together: all slopes "

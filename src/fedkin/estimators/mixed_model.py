@@ -31,9 +31,10 @@ class MixedModel(ReadMixedModel):
     Parameters
     ----------
     random : {"all", "intercept"} or list of columns
-        Columns whose coefficients differ between sites. "all": every column and the intercept;
-        "intercept": the level only; a list (names or positions): these slopes and the intercept,
-        without the intercept if "-intercept" is in the list.
+        Columns whose coefficients differ between sites. "all": every column and the intercept (for
+        counts with fewer than two rows a departure at a site only the intercept, unless
+        `covariance` is named); "intercept": the level only; a list (names or positions): these
+        slopes and the intercept, without the intercept if "-intercept" is in the list.
     family : {"gaussian", "binomial", "multinomial", "poisson"}
         Of the target: normal; successes (0/1, or counts among `trials`), with the logit as link;
         classes with labels of any kind; counts, with the logarithm as link. With "multinomial" a
