@@ -11,7 +11,9 @@ notices nothing. Ends with 1 if a mutant survives. Not part of CI: it takes minu
 from __future__ import annotations
 
 import os
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,7 +23,9 @@ from typing import NamedTuple
 from tests.mutant_list import MUTANTS, Mutant
 
 ROOT = Path(__file__).parents[1]
-SECONDS = 300
+# CPU time that the tests of one mutant may take, and all tests before anything is broken; time by
+# the clock would call a mutant killed because the machine is loaded.
+SECONDS, BEFORE = 300, 3000
 # How pytest ends.
 PASSED, FAILED = 0, 1
 
@@ -33,6 +37,13 @@ class Ended(NamedTuple):
     word: str
 
 
+class Run(NamedTuple):
+    """How pytest ended, and its last words."""
+
+    code: int
+    said: str
+
+
 def main(wanted: list[str]) -> int:
     """Run the mutants whose names hold one of the words, or all."""
     chosen = [m for m in MUTANTS if not wanted or any(words in m.name for words in wanted)]
@@ -40,8 +51,9 @@ def main(wanted: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "src"
         shutil.copytree(ROOT / "src", copy, ignore=shutil.ignore_patterns("__pycache__"))
-        if chosen and run(tuple(sorted({t for m in chosen for t in m.tests})), copy) != PASSED:
-            print("the tests fail before anything is broken")
+        before = run(tuple(sorted({t for m in chosen for t in m.tests})), copy, BEFORE)
+        if chosen and before.code != PASSED:
+            print("the tests fail before anything is broken", before.said, sep="\n")
             return 1
         for mutant in chosen:
             ended.append(Ended(mutant.name, fate(mutant, copy)))
@@ -59,21 +71,25 @@ def fate(mutant: Mutant, copy: Path) -> str:
         return "stale"  # the line has moved on; the list must follow
     path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
     try:
-        return {FAILED: "killed", PASSED: "survived"}.get(run(mutant.tests, copy), "broken")
+        code = run(mutant.tests, copy, SECONDS).code
+        return {FAILED: "killed", PASSED: "survived"}.get(code, "broken")
     finally:
         path.write_text(text, encoding="utf-8")
 
 
-def run(tests: tuple[str, ...], copy: Path) -> int:
+def run(tests: tuple[str, ...], copy: Path, seconds: int) -> Run:
     """How pytest ends on these tests against the copy; a test that hangs has failed, too."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     environment = {**os.environ, "PYTHONPATH": str(copy), "OPENBLAS_NUM_THREADS": "1"}
-    try:
-        return subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, timeout=SECONDS
-        ).returncode
-    except subprocess.TimeoutExpired:
-        return FAILED
+
+    def bounded() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
+
+    ended = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, preexec_fn=bounded
+    )
+    hung = ended.returncode == -signal.SIGXCPU
+    return Run(FAILED if hung else ended.returncode, "\n".join(ended.stdout.splitlines()[-5:]))
 
 
 if __name__ == "__main__":

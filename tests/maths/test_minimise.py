@@ -108,3 +108,29 @@ def test_a_weighted_median_has_half_the_weight_on_either_side():
     assert weighted_median(values[:3], np.ones(3)) == 3.0
     assert weighted_median(values, np.array([1.0, 4.0, 1.0, 1.0])) == 1.0
     assert weighted_median(values[:1], np.ones(1)) == 5.0
+
+
+def test_newton_leaves_a_place_between_two_minima():
+    """A spread and its negative are the same: at zero no slope tells that it belongs elsewhere."""
+    from fedkin.algorithms.newton_rounds import Looked, minimise_by_newton
+
+    def value(points):
+        x, y = points.T
+        return x**4 - 2.0 * x**2 + 3.0 * (y - 1.0) ** 2
+
+    def slope(points):
+        x, y = points.T
+        return np.stack([4.0 * x**3 - 4.0 * x, 6.0 * (y - 1.0)], axis=1)
+
+    def look(points):
+        yield
+        return Looked(value(points), slope(points), frozenset([0]))
+
+    search = minimise_by_newton(look, np.array([0.0, 5.0]), 1e-8, 40)
+    try:
+        while True:
+            next(search)
+    except StopIteration as ended:
+        end = ended.value
+    assert end.converged
+    np.testing.assert_allclose(end.point, [1.0, 1.0], atol=1e-6)

@@ -283,6 +283,23 @@ def test_scaled_steps_end_where_printed_ones_do():
     np.testing.assert_allclose(one_step.coef_, printed.coef_, atol=1e-6)
 
 
+@pytest.mark.parametrize(("averaging", "unit"), [("model", 1e-7), ("gradient", 1e-6)])
+def test_coefficients_that_creep_while_others_rest_have_not_settled(averaging, unit):
+    """One column in tiny units: steps that suit the other hardly move its coefficient."""
+    rng = np.random.default_rng(0)
+    clients = [
+        (X * [1.0, unit], X @ [1.0, 2.0] + 0.1 * rng.normal(size=30))
+        for X in rng.normal(size=(8, 30, 2))
+    ]
+    how = {"averaging": averaging, "fit_intercept": False, "max_rounds": 60, "random_state": 0}
+    data = Federation.from_clients(clients)
+    with pytest.warns(UserWarning):
+        creeping = IFCA(1, scale=False, **how).fit(data)
+    assert creeping.history_["changes"][-1] < 1e-5 and not creeping.converged_
+    scaled = IFCA(1, **how).fit(data)
+    assert scaled.converged_ and scaled.coef_[0, 1] * unit == pytest.approx(2.0, abs=0.05)
+
+
 def test_models_that_nobody_chose_are_told():
     data = levels(spread=0.0)
     with pytest.warns(UnchosenModelsWarning, match="1 of 2 models were chosen by no site"):

@@ -47,6 +47,8 @@ from fedkin.ties import first_least
 DIVERGED = 1e15
 # How many times `tol` may be left to go, if moves go on to shrink as they do.
 CREEP = 1e3
+# Moves that are no more than rounding of the models.
+ROUNDING = 1e-14
 # A column whose variance is below this share of its mean square does not vary.
 CONSTANT = 1e-10
 
@@ -244,6 +246,7 @@ def program(roster: Roster, settings: IfcaSettings) -> Program:
         step = 1.0 / max(float(replies["steepness"].max()), 1e-300)
     models = _start(n_coefficients, settings, roster.seed, scaling)
     history, converged = [], False
+    last: Floats | None = None
     for _ in range(settings.max_rounds):
         common = {"models": models, "step": np.array(step), **units}
         replies = yield Ask(question, common, fraction=settings.fraction, note="IFCA")
@@ -257,7 +260,9 @@ def program(roster: Roster, settings: IfcaSettings) -> Program:
                 f"IFCA diverges: coefficients reached {largest:.0e} with step_size={step:.3g}; use "
                 "a smaller one, or None"
             )
-        converged = _settled(history, settings.tol * (1.0 + largest))
+        moved = after - before
+        converged = _settled(moved, last, settings.tol * (1.0 + largest))
+        last = moved
         if converged:
             break
     replies = yield Ask("choose", {"models": models}, note="sites choose for the last time")
@@ -295,15 +300,22 @@ def _noise(
     return np.where(squares > 0, squares / spare, of_all), spare
 
 
-def _settled(history: list[float], tol: float) -> bool:
-    """Whether models hardly move, and not because steps are too short to get anywhere."""
-    change = history[-1]
-    if change > tol:
-        return False
-    before = history[-2] if len(history) > 1 else np.inf
-    shrinks = change < before and before > 0
-    left = change / (1.0 - change / before) if shrinks and np.isfinite(before) else change
-    return bool(left <= CREEP * tol) if len(history) > 1 or change == 0 else False
+def _settled(moved: Floats, last: Floats | None, tol: float) -> bool:
+    """Whether models hardly move, and not because steps are too short to get anywhere.
+
+    `moved` (K, d) since the last round, and in the `last` one. If moves go on to shrink as they do,
+    `CREEP` times `tol` are left at most, in all and of each coefficient: one whose column is in
+    other units may creep while the others come to rest.
+    """
+    change = float(np.abs(moved).max())
+    if change == 0.0 or change > tol or last is None:
+        return change == 0.0
+    before = float(np.abs(last).max())
+    left = change / (1.0 - change / before) if change < before else change
+    # A drift: on and on in one direction by as much. With |1 - ratio| as small as this, too much
+    # is left.
+    drifts = (np.abs(last - moved) * CREEP * tol < moved * last) & (np.abs(moved) > ROUNDING)
+    return bool(left <= CREEP * tol and not drifts.any())
 
 
 class _Scaling(NamedTuple):

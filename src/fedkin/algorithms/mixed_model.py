@@ -55,7 +55,8 @@ def program(roster: Roster, settings: MixedModelSettings) -> Program:
 def _fit(statistics: np.ndarray, settings: MixedModelSettings) -> MixedModelResult:
     """From the statistics of the sites that sent possible ones, as if there were no others."""
     random = settings.random_columns(n_coefficients(len(statistics)))
-    how = (random, settings.method, settings.covariance, settings.fit_intercept)
+    covariance = settings.covariance_for(statistics[-1], len(random))
+    how = (random, settings.method, covariance, settings.fit_intercept)
     weights = None
     if settings.robust:
         robust = robust_mixed.robust_fit(statistics, *how)

@@ -46,7 +46,7 @@ class LinearFacts:
         prepared, shape = prepare(
             result.statistics,
             result.random,
-            settings.covariance,
+            settings.covariance_for(result.statistics[-1], len(result.random)),
             settings.fit_intercept,
             result.weights,
         )

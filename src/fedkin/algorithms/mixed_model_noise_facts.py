@@ -39,7 +39,7 @@ class OwnNoiseFacts:
             result.statistics,
             result.random,
             settings.method,
-            settings.covariance,
+            settings.covariance_for(result.statistics[-1], len(result.random)),
             settings.fit_intercept,
             result.weights,
         )

@@ -82,21 +82,22 @@ def open_rounds(roster: Roster, settings: MixedModelSettings, budget: Budget) ->
     gram = mean_products(
         replies.total("sums") / n_rows, replies.total("squares") / n_rows, settings.fit_intercept
     )
-    random = settings.random_columns(len(gram))
+    random = settings.random_for(replies["rows"], len(gram))
     if settings.n_quadrature > 1 and len(random) > 1:
         raise ValueError(
             f"n_quadrature={settings.n_quadrature} needs one random effect, not {len(random)}; use "
             "n_quadrature=1 (Laplace) or make one column random"
         )
     fixed = fixed_coordinates(gram)
-    spread, blocks = random_coordinates(gram, random, settings.covariance, settings.fit_intercept)
+    covariance = settings.covariance_for(replies["rows"], len(random))
+    spread, blocks = random_coordinates(gram, random, covariance, settings.fit_intercept)
     offset, scale = np.zeros(len(gram)), 1.0
     if settings.gaussian:
         mean, square = replies.total("target") / n_rows
         if settings.fit_intercept:
             offset[-1], square = mean, square - mean**2
         scale = float(np.sqrt(square)) if square > 0 else 1.0
-    places = places_of(shape_of(settings.covariance, spread.shape[1], blocks))
+    places = places_of(shape_of(covariance, spread.shape[1], blocks))
     at = Coordinates(fixed.basis, offset, scale, random, spread, places)
     rows = over_roster(replies["rows"], replies.clients, len(roster))
     centre = np.append(replies.total("sums") / n_rows, np.ones(int(settings.fit_intercept)))

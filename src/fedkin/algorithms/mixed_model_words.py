@@ -91,6 +91,16 @@ def remarks(result: Any, known: Facts, about: About) -> list[str]:
             "Singular: some combination of effects has no variance between sites; a simpler "
             "`random` says the same."
         )
+    if len(result.random) < len(about.settings.random_columns(len(result.coef))):
+        remarks.append(
+            "Sites have too few rows to tell how slopes differ: only their levels do here (who "
+            "names `random` or `covariance` gets slopes)."
+        )
+    if _slopes_share(result, about):
+        remarks.append(
+            "Sites, or their rows, are too few to tell how departures go together: all slopes "
+            "share one variance, of columns with spread one (covariance='full' has it otherwise)."
+        )
     if known.collinear:
         names = term_names(about.features, np.array(known.collinear))
         remarks.append(
@@ -103,3 +113,10 @@ def remarks(result: Any, known: Facts, about: About) -> list[str]:
         spread = 100 / np.sqrt(float(result.noise_shape))
         remarks.append(f"The sites' precisions vary by {spread:.0f} % around their mean.")
     return remarks
+
+
+def _slopes_share(result: Any, about: About) -> bool:
+    """Whether nobody asked for one variance of all slopes, and sites carry no more."""
+    rows = np.nan_to_num(result.site_rows[~result.implausible])
+    settings, size = about.settings, len(result.random)
+    return settings.covariance == "auto" and settings.covariance_for(rows, size) != "full"

@@ -26,6 +26,10 @@ SHORTENED = 0.25
 SURELY_LARGER = 1e-9
 # When a site that was heard before is silent at the end, it is waited for so many rounds.
 MOST_WAITS = 3
+# A place without slope where the value curves down more than this is left by a step so long; it may
+# lie exactly between two minima, as no spread lies between a spread and its negative.
+CURVES_DOWN, AWAY = 1e-2, 0.3
+MOST_LEFT = 3
 
 
 class Looked(NamedTuple):
@@ -56,7 +60,7 @@ def minimise_by_newton(look: Look, start: Floats, tol: float, max_rounds: int) -
     point, base, step = start, start, np.zeros(len(start))
     heard: frozenset[int] = frozenset()
     found: Looked | None = None
-    waits, history = 0, []
+    waits, left, history = 0, 0, []
     for _ in range(max(max_rounds, 1)):
         seen = yield from look(around(point))
         if found is not None and _went_up(found, seen):
@@ -67,6 +71,12 @@ def minimise_by_newton(look: Look, start: Floats, tol: float, max_rounds: int) -
         history.append(float(seen.values[0]))
         heard |= seen.clients
         if np.abs(seen.slopes[0]).max(initial=0.0) <= tol:
+            down = _downward(base, seen) if left < MOST_LEFT else None
+            if down is not None:
+                left += 1
+                step = AWAY * down
+                point = base + step
+                continue
             if seen.clients == heard or waits == MOST_WAITS:
                 break
             waits += 1
@@ -77,6 +87,15 @@ def minimise_by_newton(look: Look, start: Floats, tol: float, max_rounds: int) -
     converged = bool(np.abs(slope).max(initial=0.0) <= tol)
     curvature = second_derivatives(base, found)
     return End(base, history[-1], slope, curvature, converged, np.array(history))
+
+
+def _downward(point: Floats, seen: Looked) -> Floats | None:
+    """The direction (p,) in which the value curves down most, if it does; its largest entry > 0."""
+    values, vectors = np.linalg.eigh(second_derivatives(point, seen))
+    if not len(values) or values[0] >= -CURVES_DOWN:
+        return None
+    direction = vectors[:, 0]
+    return direction * np.sign(direction[np.argmax(np.abs(direction))])
 
 
 def _went_up(before: Looked, after: Looked) -> bool:

@@ -136,14 +136,21 @@ def all_pairs_problem(
 
 
 def connected(positions: Points, radius: Floats) -> Labels:
-    """Components of the graph that joins positions (n, d) closer than radius_p + radius_q, (n,)."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
+    """Components of the graph that joins positions (n, d) closer than radius_p + radius_q, (n,).
 
+    Numbered in the order of their first points.
+    """
     rows, columns = close_pairs(positions, radius)
-    n = len(positions)
-    graph = coo_array((np.ones(rows.size), (rows, columns)), shape=(n, n))
-    return np.asarray(connected_components(graph, directed=False)[1])
+    first = np.arange(len(positions))
+    while True:
+        least = first.copy()
+        np.minimum.at(least, rows, first[columns])
+        np.minimum.at(least, columns, first[rows])
+        # Whoever heard of a smaller number takes what that one has heard of.
+        least = least[least]
+        if np.array_equal(least, first):
+            return np.unique(first, return_inverse=True)[1]
+        first = least
 
 
 def _gap_for_residual(residual: float, means: Points, sizes: Floats) -> float:

@@ -51,14 +51,18 @@ class BlockSums(NamedTuple):
     slack: float  # sum of s_p s_q t_pq (1 - t_pq / max(t_pq, smoothing))
 
 
+def beside(columns: list[Floats]) -> Floats:
+    """Arrays of two axes beside each other: hstack without its checks, which cost as much."""
+    return np.concatenate(columns, axis=1)
+
+
 def squared_distances(left: Points, right: Points, scale: float) -> Floats:
     """Squared distances (n_left, n_right), exact also where the Gram product cancels."""
     ones_left, ones_right = np.ones((len(left), 1)), np.ones((len(right), 1))
     square_left = np.einsum("ij,ij->i", left, left)[:, None]
     square_right = np.einsum("ij,ij->i", right, right)[:, None]
     squared = (
-        np.hstack([-2.0 * left, square_left, ones_left])
-        @ np.hstack([right, ones_right, square_right]).T
+        beside([-2.0 * left, square_left, ones_left]) @ beside([right, ones_right, square_right]).T
     )
     rows, columns = where(squared < (tolerances.CANCELLATION * scale) ** 2)
     if rows.size > squared.size // 8:
@@ -135,8 +139,8 @@ class CompletePairs:
         v, x = self.positions, vectors
         inner = np.einsum("ij,ij->i", v, x)[:, None]
         ones = np.ones_like(inner)
-        left, right = np.hstack([-v, -x, inner, ones]), np.hstack([x, v, ones, inner])
-        both, with_one = np.hstack([v, ones]), np.zeros((self.n_points, v.shape[1] + 1))
+        left, right = beside([-v, -x, inner, ones]), beside([x, v, ones, inner])
+        both, with_one = beside([v, ones]), np.zeros((self.n_points, v.shape[1] + 1))
         result = self.degree[:, None] * x
         pulled = np.zeros_like(x)
         for start, stop, weight, bend in self.blocks():
@@ -198,7 +202,7 @@ class CompletePairs:
 
     def _sum_over_pairs(self) -> None:
         n, s = self.n_points, self.sizes
-        with_one = np.hstack([self.positions, np.ones((n, 1))])
+        with_one = beside([self.positions, np.ones((n, 1))])
         summed = np.zeros_like(with_one)
         linear = near_linear = near_sizes = self.slack = 0.0
         for start, stop in row_ranges(self.n_points):

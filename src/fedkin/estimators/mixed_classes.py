@@ -21,7 +21,7 @@ from fedkin.names import listed
 def settings_of(settings: MixedModelSettings) -> SoftmaxMixedSettings:
     """Settings of the softmax regressions; after a step of sqrt(tol) what is left is about tol."""
     return SoftmaxMixedSettings(
-        covariance=settings.covariance,
+        covariance="isotropic" if settings.covariance == "auto" else settings.covariance,  # type: ignore[arg-type]
         fit_intercept=settings.fit_intercept,
         share=settings.share,
         max_rounds=settings.max_rounds,

@@ -31,9 +31,10 @@ class MixedModel(ReadMixedModel):
     Parameters
     ----------
     random : {"all", "intercept"} or list of columns
-        Columns whose coefficients differ between sites. "all": every column and the intercept;
-        "intercept": the level only; a list (names or positions): these slopes and the intercept,
-        without the intercept if "-intercept" is in the list.
+        Columns whose coefficients differ between sites. "all": every column and the intercept (for
+        counts with fewer than two rows a departure at a site only the intercept, unless
+        `covariance` is named); "intercept": the level only; a list (names or positions): these
+        slopes and the intercept, without the intercept if "-intercept" is in the list.
     family : {"gaussian", "binomial", "multinomial", "poisson"}
         Of the target: normal; successes (0/1, or counts among `trials`), with the logit as link;
         classes with labels of any kind; counts, with the logarithm as link. With "multinomial" a
@@ -41,11 +42,14 @@ class MixedModel(ReadMixedModel):
         say, with variances of every class.
     method : {"reml", "ml"}
         Restricted or plain maximum likelihood; for counts it is always plain.
-    covariance : {"full", "diagonal", "isotropic"}
-        Of the sites' departures: any; uncorrelated; or one variance for all slopes (in units of
-        the columns' spread) and one for the level, for many columns. Classes have no correlations:
-        "isotropic" (and "full") is one variance for every class and block of columns, the
-        standardised features and the intercept; "diagonal" is one for every class and column.
+    covariance : {"auto", "full", "diagonal", "isotropic"}
+        Of the sites' departures. "full": any. "diagonal": uncorrelated. "isotropic": one variance
+        for all slopes (in units of the columns' spread) and one for the level, for many columns.
+        "auto": "full" where there are at least as many sites as numbers in it, and rows beyond
+        those that the departures take (or five sites a number), and for counts five rows a
+        departure at a site; else "isotropic". Classes have no correlations: "isotropic" ("auto",
+        "full") is one variance for every class and block of columns, the standardised features and
+        the intercept; "diagonal" is one for every class and column.
     site_noise : {"common", "own"}
         One noise for all sites, or one for each, drawn from a common inverse gamma: for sites that
         do not measure equally well.

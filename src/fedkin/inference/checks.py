@@ -121,10 +121,13 @@ def stand_ins(look: Looked) -> Iterator[Finding]:
         odd = np.abs(values) > LARGEST
         if odd.any():
             yield from _by_site(data, odd, word, "beyond any measurement", "correct or drop them")
-        for value in STAND_INS:
+        fine = values[~odd] if odd.any() else values
+        # What is far from all others is the least or the largest.
+        ends = {float(fine.min()), float(fine.max())} if len(fine) else set()
+        for value in sorted(ends.intersection(STAND_INS)):
             here = values == value
             rest = values[~here & ~odd]
-            if not here.any() or len(rest) < 2:
+            if len(rest) < 2:
                 continue
             width = max(float(np.ptp(rest)), abs(value) * 1e-6)
             away = min(abs(value - rest.min()), abs(value - rest.max()))
@@ -185,13 +188,14 @@ def _scales(data: Federation, values: Floats) -> tuple[Floats, Floats]:
 def target_among_features(look: Looked) -> Iterator[Finding]:
     """A column that is the target, or a multiple of it."""
     data = look.data
-    if data.y is None or look.distinct[-1] < 3 or len(data.X) < 5:
+    if data.y is None or len(data.X) < 5:
         return
     target = data.y - data.y.mean()
     for j, name in enumerate(data.feature_names):
         column = data.X[:, j] - data.X[:, j].mean()
         size = float(column @ column) * float(target @ target)
-        if size > 0 and float(column @ target) ** 2 > SAME_AS_TARGET * size:
+        same = size > 0 and float(column @ target) ** 2 > SAME_AS_TARGET * size
+        if same and look.distinct[-1] >= 3:
             fact = f"column {name!r} tells the target exactly (R^2 of 1)"
             yield _warning(None, fact, "drop it: it is the target in other words")
 

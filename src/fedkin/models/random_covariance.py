@@ -19,6 +19,9 @@ Covariance = Literal["full", "diagonal", "isotropic"]
 
 # lme4's limit: a relative standard deviation below this counts as none (`isSingular`).
 SINGULAR = 1e-4
+# Clients for every free number of a full covariance: with rows to spare beyond their effects, which
+# tell noise and effects apart, and without, where lme4 refuses the model.
+CLIENTS_A_NUMBER, WITHOUT_SPARE = 1, 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +69,22 @@ class Shape:
             counts = np.bincount(self.owner)
             return np.sqrt(np.bincount(self.owner, np.maximum(np.diag(covariance), 0.0)) / counts)
         return lower_factor(covariance)[self.rows, self.columns]
+
+
+def carried_covariance(n_rows: Floats, size: int, rows_an_effect: float = 0.0) -> Covariance:
+    """ "full" where clients of `n_rows` (m,) tell all of it for `size` columns, else "isotropic".
+
+    `rows_an_effect` are needed at a client, on average.
+
+    Twenty-four plates of four rows each and six columns fit their 21 numbers without any noise, and
+    predict half as badly again as with two (Penicillin of lme4).
+    """
+    numbers = size * (size + 1) // 2
+    spare = float(np.maximum(n_rows - size, 0.0).sum())
+    clients = CLIENTS_A_NUMBER if spare >= numbers else WITHOUT_SPARE
+    told = np.count_nonzero(n_rows)
+    enough = told >= clients * numbers and n_rows.sum() >= rows_an_effect * size * told
+    return "full" if enough or size == 1 else "isotropic"
 
 
 def shape_of(covariance: Covariance, size: int, blocks: Indices | None = None) -> Shape:
