@@ -151,6 +151,12 @@ def gaps(run) -> set[int]:
     return {refusal.round for refusal in run.refusals}
 
 
+def without(run, site, rounds=121) -> set[int]:
+    """Rounds without the site: those it missed, and all after it was given up."""
+    given_up = range(max(gaps(run), default=0), rounds + 1) if site in run.dropped else ()
+    return gaps(run) | set(given_up)
+
+
 def skipping(site, rounds, settings=None):
     """One process in which `site` skips these rounds."""
     engine = InProcess(
@@ -194,7 +200,9 @@ def test_a_frozen_site_is_late_and_its_late_step_is_void(deployment):
 
     late, _ = disturbed(deployment, freeze, deadline=3.0)
     assert gaps(late) and {(r.site, r.reason) for r in late.refusals} == {("lyon", Reason.LATE)}
-    np.testing.assert_array_equal(late.result["coef"], skipping("lyon", gaps(late)).result["coef"])
+    # On a busy machine it may miss three rounds running; then it is not asked again.
+    there = skipping("lyon", without(late, "lyon"))
+    np.testing.assert_array_equal(late.result["coef"], there.result["coef"])
 
 
 def test_a_killed_site_process_is_waited_for_bit_for_bit(deployment):
@@ -244,7 +252,7 @@ def test_a_lost_site_costs_only_itself_when_the_run_goes_on(deployment):
 
     lost, _ = disturbed(deployment, kill, rules=Rules(on_loss="continue"), deadline=2.0)
     assert lost.dropped == ("berlin",)
-    never = set(range(min(gaps(lost)), LONG["max_rounds"] + 2))
+    never = without(lost, "berlin")
     np.testing.assert_array_equal(lost.result["coef"], skipping("berlin", never).result["coef"])
     deployment.start_site("berlin")
     deployment.wait_for_sites(NAMES, 60)
