@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 UNUSABLE = 2
-BENEFIT_FILE = "benefit.txt"
+BENEFIT_FILE, CHECKS_FILE = "benefit.txt", "checks.txt"
 # What the question whether joining helps has sites send, beside the fit.
 BENEFIT_FIELDS = ("sums by fold", "scores of left-out rows")
 NOT_KNOWN = "Whether joining helps the sites is not known"
@@ -36,13 +36,15 @@ def run_job(job: Any, source: Path, kits: Path, out: Path, timeout: float) -> No
             timeout=timeout,
             run_id=run,
             schema=job.schema,
+            checks=job.checks,
+            weights=job.weights,
         )
         if job.benefit and not _answered(place):
             (place / BENEFIT_FILE).write_text(did_joining_help(job, engine, run))
         model = _estimator(job, engine).fit()
     except SitesNotReady as error:
         typer.echo(str(error.table()))
-        typer.echo("Nothing was asked of anybody. Mend these sites and submit again.", err=True)
+        typer.echo("Nothing was fitted. Mend these sites and submit again.", err=True)
         raise typer.Exit(UNUSABLE) from None
     finally:
         attached.stop()
@@ -65,6 +67,8 @@ def did_joining_help(job: Any, engine: Any, run: str) -> str:
     from fedkin.inference import benefit
     from fedkin.protocol import QuorumLost
 
+    if job.weights is not None:
+        return f"{NOT_KNOWN}: left-out rows are scored without weights.\n"
     try:
         return str(benefit(_estimator(job, BenefitRuns(engine, run))).summary()) + "\n"
     except (QuorumLost, SitesNotReady, Unfinished, ValueError) as error:
@@ -86,8 +90,20 @@ class BenefitRuns:
         self.engine, self.names = engine, iter((run + SUMS, run + SCORES))
 
     def run(self, *given: Any) -> Any:
-        """The next of the two."""
-        return replace(self.engine, run_id=next(self.names)).run(*given)
+        """The next of the two; the first looks at the checks if they may stop the job."""
+        checks, self.engine = self.engine.checks, replace(self.engine, checks=None)
+        first = checks if checks is not None and checks.stop else None
+        return replace(self.engine, run_id=next(self.names), checks=first).run(*given)
+
+
+def _keep_checks(findings: Any, place: Path) -> None:
+    """What the library's checks said of the sites' tables; a resumed run asked them before."""
+    from fedkin.checks import Findings
+
+    path = place / CHECKS_FILE
+    if findings or not path.exists():
+        path.write_text(f"{Findings(findings)}\n")
+    typer.echo(path.read_text())
 
 
 def _keep(model: Any, job: Any, place: Path) -> None:
@@ -100,6 +116,7 @@ def _keep(model: Any, job: Any, place: Path) -> None:
     if job.features is not None:
         names = job.schema.features(job.features)
         model.feature_names_in_ = np.array(names, dtype=object)
+    _keep_checks(model._run.findings, place)
     summary = str(model.summary())
     (place / "summary.txt").write_text(summary)
     save_arrays(place / "result.npz", dict(model._result))
