@@ -290,3 +290,69 @@ def test_weights_of_rows_are_part_of_the_look(tmp_path):
     schema = find_algorithm("fmlr").step("statistics").reply
     guard = Guard(DisclosureRules(), client.with_weights(weights))
     assert guard.reply(schema, {}) == Fault(Reason.FEW_ROWS, "statistics")
+
+
+# ------------------------------------------------------------------ slopes at chosen points
+
+
+def all_right_but_one(patient=17):
+    """Classes that a plane tells exactly, but for one patient."""
+    X, _ = honest_site(4, 100)
+    half_way = float(np.mean(np.sort(X[:, 0])[49:51]))
+    y = (X[:, 0] > half_way).astype(float)
+    y[patient] = 1.0 - y[patient]
+    return X, y, np.array([1.0, 0.0, 0.0, -half_way])
+
+
+def steep_question(plane, steepness, spread=1.0):
+    return {
+        "points": steepness * plane[None],
+        "basis": np.eye(4),
+        "offset": np.zeros(4),
+        "scale": np.array(1.0),
+        "random": np.array([3]),
+        "spread": np.eye(1) * spread,
+        "places": np.zeros((1, 1), dtype=np.int64),
+    }
+
+
+@pytest.mark.parametrize("step", ["plain", "slopes"])
+def test_a_slope_where_all_rows_but_one_are_fitted_is_that_row(step, tmp_path):
+    X, y, plane = all_right_but_one()
+    told = {}
+    for rules in (None, DEFAULT_RULES):
+        folder = tmp_path / str(rules is None)
+        site = half(X, y, folder, rules, algorithm="mixed_model", family="binomial")
+        question = steep_question(plane, 1e6)
+        if step == "slopes":
+            question["points"] = np.append(question["points"], [[1e-9]], axis=1)
+        told[rules] = site.answer(1, Ask(step, question), 0)
+    slope = told[None].arrays["slope"].reshape(-1)
+    np.testing.assert_allclose(np.abs(slope[:3] / slope[3]), np.abs(X[17]), rtol=1e-6)
+    assert told[DEFAULT_RULES].fault.reason is Reason.FEW_ROWS
+
+
+def class_question(plane, steepness):
+    return {
+        "coef": steepness * np.stack([-plane, plane])[None],
+        "logs": np.full((1, 2, 4), -30.0),
+        "mean": np.zeros(3),
+        "spread": np.ones(3),
+    }
+
+
+def test_a_pull_of_classes_where_all_rows_but_one_are_right_is_that_row(tmp_path):
+    X, y, plane = all_right_but_one()
+    told = {}
+    for rules in (None, DEFAULT_RULES):
+        site = half(X, y, tmp_path / str(rules is None), rules, algorithm="softmax_mixed")
+        told[rules] = site.answer(1, Ask("look", class_question(plane, 1e6)), 0)
+    pull = told[None].arrays["pull"].reshape(2, 4)[0]
+    np.testing.assert_allclose(pull[:3] / pull[3], X[17], rtol=1e-4)
+    assert told[DEFAULT_RULES].fault == Fault(Reason.FEW_ROWS, "pull")
+    judged = {"information": np.eye(8)[None], "together": np.array(0.0)}
+    site = half(X, y, tmp_path / "judge", DEFAULT_RULES, algorithm="softmax_mixed")
+    answer = site.answer(1, Ask("judge", {**class_question(plane, 1e6), **judged}), 0)
+    assert answer.fault == Fault(Reason.FEW_ROWS, "departed")
+    honest = half(X, y, tmp_path / "honest", DEFAULT_RULES, algorithm="softmax_mixed")
+    assert honest.answer(1, Ask("look", class_question(plane, 1.0)), 0).fault is None
