@@ -7,10 +7,13 @@ import pytest
 
 from fedkin import FedGMM, InProcess
 from fedkin.algorithms import algorithm as find_algorithm
+from fedkin.engines.site import SiteHalf
 from fedkin.federation import Federation
+from fedkin.models.common_sums import wholes
 from fedkin.models.least_squares import unpack
 from fedkin.privacy.disclosure import DEFAULT_RULES, DisclosureRules, examine
 from fedkin.privacy.disclosure.look import Table
+from fedkin.privacy.policy import SitePolicy
 from fedkin.protocol import Ask, Fault, Reason
 from fedkin.protocol.gate import WITHHELD
 from tests.deployment.test_disclosure import half, honest_site
@@ -356,3 +359,69 @@ def test_a_pull_of_classes_where_all_rows_but_one_are_right_is_that_row(tmp_path
     assert answer.fault == Fault(Reason.FEW_ROWS, "departed")
     honest = half(X, y, tmp_path / "honest", DEFAULT_RULES, algorithm="softmax_mixed")
     assert honest.answer(1, Ask("look", class_question(plane, 1.0)), 0).fault is None
+
+
+# ------------------------------------------------------------------ curves and clouds
+
+
+def test_sums_at_points_chosen_on_purpose_read_every_patient_of_a_curve(tmp_path):
+    """What the rules do not stop, the page on deployment says so; a policy can refuse the steps.
+
+    With a length that is short beside the gaps between rows, the sums at a point are those of the
+    one row next to it: a fine grid of points gives every target in one question.
+    """
+    rng = np.random.default_rng(31)
+    x = np.sort(rng.uniform(0, 10, 40))[:, None]
+    y = np.sin(x[:, 0]) + 0.1 * rng.normal(size=40)
+    grid, short = np.linspace(0, 10, 400)[:, None], np.log(2e-3)
+    tiny, ones = -40.0, np.zeros(1)
+    theta = np.concatenate([[0.0], [short], [tiny, tiny, tiny], ones, ones, [0.0]])
+    question = {
+        "theta": theta[None],
+        "kinds": np.array([[0.0, 0.0, 1.0]]),
+        "places": grid,
+        "frame": np.array([[0.0], [1.0]]),
+        "units": np.array([0.0, 1.0]),
+    }
+    refusing = SitePolicy(steps=("fgpr.describe", "fgpr.likelihood", "fgpr.settle"))
+    for policy, read in ((None, True), (refusing, False)):
+        known = find_algorithm("fgpr")
+        client = Federation.from_clients({"a": (x, y)})
+        given = (known, known.settings().for_sites(), client, 3, "run", tmp_path / str(read))
+        site = SiteHalf(*given, disclosure=DEFAULT_RULES, policy=policy)
+        answer = site.answer(1, Ask("totals", question), 0)
+        if not read:
+            assert answer.fault == Fault(Reason.POLICY)
+            continue
+        gram = wholes(answer.arrays["gram"][0, 0, 0], len(grid) + 3)
+        weight, target = np.diagonal(gram)[: len(grid)], gram[: len(grid), -1]
+        near = weight > 1e-3
+        found = target[near] / np.sqrt(weight[near])
+        away = np.abs(found[:, None] - y[None]).min(axis=1)
+        assert near.sum() >= 5 and (away < 1e-6).sum() >= 5
+
+
+@pytest.mark.parametrize("step", ["shared_moments", "own_moments"])
+def test_scatter_of_a_group_of_one_patient_does_not_leave(step, tmp_path):
+    """Shapes of groups at means that single a patient out: with rules, groups without any row."""
+    X, y = two_groups()
+    means = np.array([[[1.5, 1.5], X[7]]])
+    narrow = np.stack([9.0 * np.eye(2), 1e-8 * np.eye(2)])[None]
+    shared = {"means": means, "covariances": narrow}
+    personal = {"weights": np.full((1, 1, 2), 0.5)}
+    if step == "own_moments":
+        personal |= {name: array[None] for name, array in shared.items()}
+        shared = {}
+    told = {}
+    for rules in (None, DEFAULT_RULES):
+        folder = tmp_path / str(rules is None)
+        site = half(
+            X, y, folder, rules, algorithm="fedgrem", n_components=2, covariance_type="full"
+        )
+        told[rules] = site.answer(1, Ask(step, shared, personal), 0)
+    lifted = told[None].arrays
+    assert lifted["counts"][0, 0, 1] == pytest.approx(1.0, abs=1e-6)
+    np.testing.assert_allclose(lifted["means"][0, 0, 1], X[7], atol=1e-6)
+    kept = told[DEFAULT_RULES].arrays
+    assert not kept["scatter"].any() and not kept["counts"].any(), "nor all rows but one"
+    np.testing.assert_array_equal(kept["means"][0], means)

@@ -102,7 +102,7 @@ def _keep_checks(findings: Any, place: Path) -> None:
 
     path = place / CHECKS_FILE
     if findings or not path.exists():
-        path.write_text(f"{Findings(findings)}\n")
+        path.write_text(f"Checks of the sites' tables: {Findings(findings)}\n")
     typer.echo(path.read_text())
 
 
