@@ -27,6 +27,7 @@ ROOMS = (
     "models",
     "shrinkage",
     "alignment",
+    "checks",
     "privacy",
     "clustering",
     "algorithms",

@@ -26,7 +26,9 @@ class Finding:
     fact: str
     remedy: str
     code: str = ""
-    """Which check it is, such as FK003; `fedkin.inference.checks` has them."""
+    """Which check it is, such as FK003; `fedkin.checks` has them."""
+    columns: tuple[int, ...] = ()
+    """Which columns it is about, the target after the features; none if it is about the table."""
 
     def __str__(self) -> str:
         where = f"site {self.site!r}: " if self.site is not None else ""

@@ -48,6 +48,12 @@ class Column:
         return tuple(f"{self.name}={level}" for level in shown)
 
 
+def _offence(error: ValueError) -> Finding:
+    """What cannot be used: the fact and the remedy of the complaint."""
+    fact, _, remedy = str(error).partition("; ")
+    return Finding("error", None, fact, remedy)
+
+
 @dataclass(frozen=True)
 class Encoding:
     """How a table becomes numbers: learnt at the fit, the same for all tables after it."""
@@ -74,7 +80,7 @@ class Encoding:
             try:
                 columns.append(_column(table[name], name))
             except ValueError as error:
-                offenders.append(Finding("error", None, *str(error).split("; ", 1)))
+                offenders.append(_offence(error))
         if offenders:
             raise FederationError(offenders)
         return cls(tuple(columns), classes)
@@ -91,7 +97,7 @@ class Encoding:
             try:
                 parts.append(column_numbers(table[column.name], column))
             except ValueError as error:
-                offenders.append(Finding("error", None, *str(error).split("; ", 1)))
+                offenders.append(_offence(error))
         if offenders:
             raise FederationError(offenders)
         return np.concatenate(parts, axis=1) if parts else np.zeros((len(table), 0))

@@ -69,6 +69,7 @@ METHODS = (
     ),
     Method("consensus_lasso", "consensus", "CONSENSUS_LASSO"),
     Method("held_out", "held_out", "HELD_OUT"),
+    Method("site_checks", "site_checks", "SITE_CHECKS"),
 )
 
 ALGORITHMS = {m.name: (f"fedkin.algorithms.{m.module}", m.constant) for m in METHODS}

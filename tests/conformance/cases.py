@@ -381,6 +381,15 @@ MIXTURE_CASES = (
         personal=("statistics",),
     ),
     Case(
+        "site_checks",
+        {},
+        {},
+        lambda X, y: {"total": np.array(float(len(X)))},
+        ("total",),
+        one_round=True,
+        personal=("found", "rows"),
+    ),
+    Case(
         "local_em",
         {"tol": 1e-12},
         {"tol": 1e-12},

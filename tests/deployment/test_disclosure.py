@@ -378,3 +378,39 @@ def test_a_guard_without_history_judges_rows_only():
     client = Federation.from_clients({"a": honest_site(0)})
     schema = FMLR_ALGORITHM.step("statistics").reply
     assert Guard(DEFAULT_RULES, client).reply(schema, {}) is None
+
+
+# ------------------------------------------------------------------ weights of rows
+
+
+def weighted_statistics(X, y, weights, folder, rules, run):
+    client = Federation.from_clients({"a": (X, y)})
+    client = client if weights is None else client.with_weights(weights)
+    chosen = FMLR_ALGORITHM.settings(weighted=weights is not None).for_sites()
+    site = SiteHalf(FMLR_ALGORITHM, chosen, client, 3, run, folder, disclosure=rules)
+    answer = site.answer(1, Ask("statistics"), 0)
+    return answer.fault, None if answer.fault is not None else answer.arrays["statistics"][0]
+
+
+def test_the_same_rows_leave_with_one_set_of_weights_only(tmp_path):
+    """A column of ones but for one patient, taken as weights: the difference is that patient."""
+    X, y = honest_site(6, n=80)
+    weights = np.ones(80)
+    weights[17] = 2.0
+    sent = [
+        weighted_statistics(X, y, given, tmp_path / "lifted", None, f"run-{k}")[1]
+        for k, given in enumerate((None, weights))
+    ]
+    np.testing.assert_allclose(read_by_difference(*sent), [*X[17], y[17]], atol=1e-9)
+    kept = tmp_path / "kept"
+    faults = [
+        weighted_statistics(X, y, given, kept, DEFAULT_RULES, f"run-{k}")[0]
+        for k, given in enumerate((None, weights, None))
+    ]
+    assert faults == [None, Fault(Reason.DIFFERENCE), None]
+    other = tmp_path / "weights first"
+    faults = [
+        weighted_statistics(X[:, :d], y, given, other, DEFAULT_RULES, f"run-{k}")[0]
+        for k, (d, given) in enumerate([(3, weights), (3, weights), (2, None), (2, weights)])
+    ]
+    assert faults == [None, None, Fault(Reason.DIFFERENCE), None], "nor with fewer columns"

@@ -7,6 +7,7 @@ import json
 import os
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,10 @@ import pytest
 
 pytest.importorskip("nvflare", reason="the nvflare extra is not installed")
 
-from fedkin import FMLR, Federation, InProcess, Rules
+from fedkin import FMLR, ODCL, Federation, InProcess, MixedModel, Rules, Standardizer
 from fedkin.algorithms import algorithm
 from fedkin.engines import Journal
+from fedkin.engines.job_checks import JobChecks
 from fedkin.engines.nvflare import Deployment, Flare, Kits, SitesNotReady, provision, understood
 from fedkin.engines.site import site_memory
 from fedkin.privacy import Ledger
@@ -112,6 +114,48 @@ def test_counts_and_classes_agree_with_one_process_too(deployment, folder):
         hand_out(plain, folder)
 
 
+def test_rows_count_by_their_weights_as_in_one_process(deployment, folder):
+    plain = three_sites()
+    weights = np.random.default_rng(5).uniform(0.2, 3.0, len(plain.X))
+    for name, (X, y) in {n: plain.client(k) for k, n in enumerate(plain.names)}.items():
+        own = weights[plain.owner == plain.names.index(name)]
+        np.savez(folder / f"{name}.npz", X=X, y=y, visits=own)
+    weighted = plain.with_weights(weights)
+    engine = Flare(deployment, timeout=100.0, weights="visits")
+    try:
+        for make in (partial(FMLR, 2), partial(ODCL, 1), partial(MixedModel, "intercept")):
+            here, there = make(random_state=0).fit(weighted), make(random_state=0, engine=engine)
+            there.fit()
+            for name in ("coef_", "labels_", "intercept_"):
+                if hasattr(here, name):
+                    found, expected = getattr(there, name), getattr(here, name)
+                    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+            assert not np.allclose(here.coef_, make(random_state=0).fit(plain).coef_, atol=1e-4)
+        with pytest.raises(ValueError, match="has no weights of rows"):
+            Standardizer(engine=engine).fit()
+    finally:
+        hand_out(plain, folder)
+
+
+def test_checks_are_told_before_the_first_round_and_can_stop_the_run(deployment, tmp_path):
+    X, y = three_sites().client(1)
+    X = X.copy()
+    X[2, 0] = -999.0
+    np.savez(tmp_path / "minus.npz", X=X, y=y)
+    runs = deployment.server_folder / "runs"
+    before = set(runs.glob("*"))
+    with own_facts(deployment, "lyon", data=str(tmp_path / "minus.npz")):
+        told = on_flare(LASSO, deployment)
+        with pytest.raises(SitesNotReady, match="FK003 site 'lyon'") as caught:
+            on_flare(LASSO, deployment, checks=JobChecks(stop=("FK003",)), run_id="stopped-1")
+    (finding,) = [finding for finding in told.findings if finding.code]
+    assert (finding.site, finding.code, finding.columns) == ("lyon", "FK003", (0,))
+    assert caught.value.table()["site"] == ["lyon"]
+    assert before < set(runs.glob("*")) and not Journal(runs / "stopped-1").rounds()
+    words = (deployment.state["lyon"] / "stopped-1" / "checks.txt").read_text()
+    assert "1 of" in words and "-999" in words
+
+
 def test_an_estimator_fits_sites_it_never_sees(deployment):
     engine = Flare(deployment, timeout=100.0)
     apart = FMLR(2, fit_intercept=False, random_state=0, engine=engine).fit()
@@ -149,6 +193,12 @@ LASSO = next(case for case in CASES if case.name == "consensus_lasso")
 
 def gaps(run) -> set[int]:
     return {refusal.round for refusal in run.refusals}
+
+
+def without(run, site, rounds=121) -> set[int]:
+    """Rounds without the site: those it missed, and all after it was given up."""
+    given_up = range(max(gaps(run), default=0), rounds + 1) if site in run.dropped else ()
+    return gaps(run) | set(given_up)
 
 
 def skipping(site, rounds, settings=None):
@@ -194,7 +244,9 @@ def test_a_frozen_site_is_late_and_its_late_step_is_void(deployment):
 
     late, _ = disturbed(deployment, freeze, deadline=3.0)
     assert gaps(late) and {(r.site, r.reason) for r in late.refusals} == {("lyon", Reason.LATE)}
-    np.testing.assert_array_equal(late.result["coef"], skipping("lyon", gaps(late)).result["coef"])
+    # On a busy machine it may miss three rounds running; then it is not asked again.
+    there = skipping("lyon", without(late, "lyon"))
+    np.testing.assert_array_equal(late.result["coef"], there.result["coef"])
 
 
 def test_a_killed_site_process_is_waited_for_bit_for_bit(deployment):
@@ -244,7 +296,7 @@ def test_a_lost_site_costs_only_itself_when_the_run_goes_on(deployment):
 
     lost, _ = disturbed(deployment, kill, rules=Rules(on_loss="continue"), deadline=2.0)
     assert lost.dropped == ("berlin",)
-    never = set(range(min(gaps(lost)), LONG["max_rounds"] + 2))
+    never = without(lost, "berlin")
     np.testing.assert_array_equal(lost.result["coef"], skipping("berlin", never).result["coef"])
     deployment.start_site("berlin")
     deployment.wait_for_sites(NAMES, 60)
@@ -322,7 +374,7 @@ def test_sites_see_their_settings_only(deployment):
     assert settings
     for path in settings:
         seen = json.loads(path.read_text())
-        known = {"run", "algorithm", "seed", "settings", "features", "version", "schema"}
+        known = {"run", "algorithm", "seed", "settings", "features", "version", "schema", "weights"}
         assert set(seen) == known
         allowed = set(algorithm(seen["algorithm"]).settings.seen_at_sites())
         assert set(seen["settings"]) <= allowed
@@ -348,12 +400,14 @@ def test_every_site_has_its_ledger_and_nothing_else_left(deployment):
     data = three_sites()
     raw = np.concatenate([data.X.ravel(), data.y])
     declared = {c.name: _declared(c.algorithm) for c in CASES}
+    checks = _declared(algorithm("site_checks"))
     for name in NAMES:
         ledger = Ledger(deployment.state[name] / "ledger")
         lines = ledger.lines()
         assert lines and all(line["sites"] == [name] for line in lines)
         for line in lines:
-            steps = declared[line["run"].rsplit("-", 1)[0]]
+            run = line["run"]
+            steps = checks if run.endswith(".checks") else declared[run.rsplit("-", 1)[0]]
             assert set(line["fields"]) <= steps[line["step"]]
         values = [array for line in lines for array in ledger.values(line).values()]
         assert not any(np.isin(array, raw).any() for array in values)

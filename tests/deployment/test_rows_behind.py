@@ -7,10 +7,13 @@ import pytest
 
 from fedkin import FedGMM, InProcess
 from fedkin.algorithms import algorithm as find_algorithm
+from fedkin.engines.site import SiteHalf
 from fedkin.federation import Federation
+from fedkin.models.common_sums import wholes
 from fedkin.models.least_squares import unpack
 from fedkin.privacy.disclosure import DEFAULT_RULES, DisclosureRules, examine
 from fedkin.privacy.disclosure.look import Table
+from fedkin.privacy.policy import SitePolicy
 from fedkin.protocol import Ask, Fault, Reason
 from fedkin.protocol.gate import WITHHELD
 from tests.deployment.test_disclosure import half, honest_site
@@ -290,3 +293,135 @@ def test_weights_of_rows_are_part_of_the_look(tmp_path):
     schema = find_algorithm("fmlr").step("statistics").reply
     guard = Guard(DisclosureRules(), client.with_weights(weights))
     assert guard.reply(schema, {}) == Fault(Reason.FEW_ROWS, "statistics")
+
+
+# ------------------------------------------------------------------ slopes at chosen points
+
+
+def all_right_but_one(patient=17):
+    """Classes that a plane tells exactly, but for one patient."""
+    X, _ = honest_site(4, 100)
+    half_way = float(np.mean(np.sort(X[:, 0])[49:51]))
+    y = (X[:, 0] > half_way).astype(float)
+    y[patient] = 1.0 - y[patient]
+    return X, y, np.array([1.0, 0.0, 0.0, -half_way])
+
+
+def steep_question(plane, steepness, spread=1.0):
+    return {
+        "points": steepness * plane[None],
+        "basis": np.eye(4),
+        "offset": np.zeros(4),
+        "scale": np.array(1.0),
+        "random": np.array([3]),
+        "spread": np.eye(1) * spread,
+        "places": np.zeros((1, 1), dtype=np.int64),
+    }
+
+
+@pytest.mark.parametrize("step", ["plain", "slopes"])
+def test_a_slope_where_all_rows_but_one_are_fitted_is_that_row(step, tmp_path):
+    X, y, plane = all_right_but_one()
+    told = {}
+    for rules in (None, DEFAULT_RULES):
+        folder = tmp_path / str(rules is None)
+        site = half(X, y, folder, rules, algorithm="mixed_model", family="binomial")
+        question = steep_question(plane, 1e6)
+        if step == "slopes":
+            question["points"] = np.append(question["points"], [[1e-9]], axis=1)
+        told[rules] = site.answer(1, Ask(step, question), 0)
+    slope = told[None].arrays["slope"].reshape(-1)
+    np.testing.assert_allclose(np.abs(slope[:3] / slope[3]), np.abs(X[17]), rtol=1e-6)
+    assert told[DEFAULT_RULES].fault.reason is Reason.FEW_ROWS
+
+
+def class_question(plane, steepness):
+    return {
+        "coef": steepness * np.stack([-plane, plane])[None],
+        "logs": np.full((1, 2, 4), -30.0),
+        "mean": np.zeros(3),
+        "spread": np.ones(3),
+    }
+
+
+def test_a_pull_of_classes_where_all_rows_but_one_are_right_is_that_row(tmp_path):
+    X, y, plane = all_right_but_one()
+    told = {}
+    for rules in (None, DEFAULT_RULES):
+        site = half(X, y, tmp_path / str(rules is None), rules, algorithm="softmax_mixed")
+        told[rules] = site.answer(1, Ask("look", class_question(plane, 1e6)), 0)
+    pull = told[None].arrays["pull"].reshape(2, 4)[0]
+    np.testing.assert_allclose(pull[:3] / pull[3], X[17], rtol=1e-4)
+    assert told[DEFAULT_RULES].fault == Fault(Reason.FEW_ROWS, "pull")
+    judged = {"information": np.eye(8)[None], "together": np.array(0.0)}
+    site = half(X, y, tmp_path / "judge", DEFAULT_RULES, algorithm="softmax_mixed")
+    answer = site.answer(1, Ask("judge", {**class_question(plane, 1e6), **judged}), 0)
+    assert answer.fault == Fault(Reason.FEW_ROWS, "departed")
+    honest = half(X, y, tmp_path / "honest", DEFAULT_RULES, algorithm="softmax_mixed")
+    assert honest.answer(1, Ask("look", class_question(plane, 1.0)), 0).fault is None
+
+
+# ------------------------------------------------------------------ curves and clouds
+
+
+def test_sums_at_points_chosen_on_purpose_read_every_patient_of_a_curve(tmp_path):
+    """What the rules do not stop, the page on deployment says so; a policy can refuse the steps.
+
+    With a length that is short beside the gaps between rows, the sums at a point are those of the
+    one row next to it: a fine grid of points gives every target in one question.
+    """
+    rng = np.random.default_rng(31)
+    x = np.sort(rng.uniform(0, 10, 40))[:, None]
+    y = np.sin(x[:, 0]) + 0.1 * rng.normal(size=40)
+    grid, short = np.linspace(0, 10, 400)[:, None], np.log(2e-3)
+    tiny, ones = -40.0, np.zeros(1)
+    theta = np.concatenate([[0.0], [short], [tiny, tiny, tiny], ones, ones, [0.0]])
+    question = {
+        "theta": theta[None],
+        "kinds": np.array([[0.0, 0.0, 1.0]]),
+        "places": grid,
+        "frame": np.array([[0.0], [1.0]]),
+        "units": np.array([0.0, 1.0]),
+    }
+    refusing = SitePolicy(steps=("fgpr.describe", "fgpr.likelihood", "fgpr.settle"))
+    for policy, read in ((None, True), (refusing, False)):
+        known = find_algorithm("fgpr")
+        client = Federation.from_clients({"a": (x, y)})
+        given = (known, known.settings().for_sites(), client, 3, "run", tmp_path / str(read))
+        site = SiteHalf(*given, disclosure=DEFAULT_RULES, policy=policy)
+        answer = site.answer(1, Ask("totals", question), 0)
+        if not read:
+            assert answer.fault == Fault(Reason.POLICY)
+            continue
+        gram = wholes(answer.arrays["gram"][0, 0, 0], len(grid) + 3)
+        weight, target = np.diagonal(gram)[: len(grid)], gram[: len(grid), -1]
+        near = weight > 1e-3
+        found = target[near] / np.sqrt(weight[near])
+        away = np.abs(found[:, None] - y[None]).min(axis=1)
+        assert near.sum() >= 5 and (away < 1e-6).sum() >= 5
+
+
+@pytest.mark.parametrize("step", ["shared_moments", "own_moments"])
+def test_scatter_of_a_group_of_one_patient_does_not_leave(step, tmp_path):
+    """Shapes of groups at means that single a patient out: with rules, groups without any row."""
+    X, y = two_groups()
+    means = np.array([[[1.5, 1.5], X[7]]])
+    narrow = np.stack([9.0 * np.eye(2), 1e-8 * np.eye(2)])[None]
+    shared = {"means": means, "covariances": narrow}
+    personal = {"weights": np.full((1, 1, 2), 0.5)}
+    if step == "own_moments":
+        personal |= {name: array[None] for name, array in shared.items()}
+        shared = {}
+    told = {}
+    for rules in (None, DEFAULT_RULES):
+        folder = tmp_path / str(rules is None)
+        site = half(
+            X, y, folder, rules, algorithm="fedgrem", n_components=2, covariance_type="full"
+        )
+        told[rules] = site.answer(1, Ask(step, shared, personal), 0)
+    lifted = told[None].arrays
+    assert lifted["counts"][0, 0, 1] == pytest.approx(1.0, abs=1e-6)
+    np.testing.assert_allclose(lifted["means"][0, 0, 1], X[7], atol=1e-6)
+    kept = told[DEFAULT_RULES].arrays
+    assert not kept["scatter"].any() and not kept["counts"].any(), "nor all rows but one"
+    np.testing.assert_array_equal(kept["means"][0], means)

@@ -124,3 +124,38 @@ def test_what_is_wrong_with_a_job_is_said_with_its_key(tmp_path, text, told):
     path.write_text(f"method = 'FMLR'\n{text}")
     with pytest.raises(ValueError, match=told):
         JobFile.read(path)
+
+
+# ------------------------------------------------------------------ weights of rows
+
+
+def test_a_column_says_how_much_every_row_counts(tmp_path):
+    path = table(tmp_path, visits=[2, 0, 0.5])
+    found = site_data("a", path, "pressure", FEATURES, SCHEMA, UNITS, "visits")
+    np.testing.assert_array_equal(found.weights, [2.0, 0.5])
+    np.testing.assert_array_equal(found.X[:, 0], [30, 52], "a row of weight zero is left out")
+    assert "visits" not in found.feature_names
+    np.savez(tmp_path / "a.npz", X=np.ones((3, 1)), y=np.ones(3), visits=np.array([1.0, 2.0, 3.0]))
+    found = site_data("a", tmp_path / "a.npz", weights="visits")
+    np.testing.assert_array_equal(found.weights, [1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize(
+    ("visits", "fault"),
+    [
+        ([1, -1, 1], Fault(Reason.RANGE, "visits")),
+        ([1, "", 1], Fault(Reason.VALUES, "visits")),
+        (["x", 1, 1], Fault(Reason.NUMBER, "visits")),
+        ([0, 0, 0], Fault(Reason.NUMBER)),
+        (None, Fault(Reason.COLUMN, "visits")),
+    ],
+)
+def test_weights_that_cannot_be_are_told(tmp_path, visits, fault):
+    path = table(tmp_path, **({} if visits is None else {"visits": visits}))
+    with pytest.raises(CannotTakePart) as caught:
+        site_data("a", path, "pressure", FEATURES, SCHEMA, UNITS, "visits")
+    assert caught.value.fault == fault
+    np.savez(tmp_path / "a.npz", X=np.ones((3, 1)), y=np.ones(3))
+    with pytest.raises(CannotTakePart) as caught:
+        site_data("a", tmp_path / "a.npz", weights="visits")
+    assert caught.value.fault == Fault(Reason.COLUMN, "visits")

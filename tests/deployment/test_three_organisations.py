@@ -47,7 +47,7 @@ on_loss = "wait"
 
 POLICY = """
 [allow]
-methods = ["mixed_model", "fmlr", "held_out", "standardizer"]
+methods = ["mixed_model", "fmlr", "held_out", "site_checks", "standardizer"]
 coordinators = ["admin@fedkin.org"]
 
 [limits]
@@ -151,19 +151,22 @@ def test_a_job_runs_on_kits_alone_and_agrees_with_one_process(organisations):
     for k, name in enumerate(NAMES):
         records = top / name / "records"
         assert {line["run"] for line in Ledger(records / "ledger").lines()} == {
-            *("pressure-1", "pressure-1.held-out-sums", "pressure-1.held-out-scores")
+            *("pressure-1", "pressure-1.held-out-sums", "pressure-1.held-out-scores"),
+            "pressure-1.checks",
         }
         model = site_model(records, "pressure-1")
         np.testing.assert_array_equal(model["shared.coef"], coef)
         np.testing.assert_allclose(model["own.effects"], effects[k], rtol=1e-9, atol=1e-9)
         report = (records / "pressure-1" / "report.txt").read_text()
-        assert "What left us: 3 replies" in report
+        assert "What left us: 5 replies" in report
+        assert "What deserves a look in our table (checks.txt):" in report
         gain, low, high = re.search(r"gains (\S+) \((\S+) to (\S+),", report).groups()
         assert float(low) < float(gain) < float(high)
     joined = benefit(MixedModel(random="intercept"), together, folds=5, new_sites=False)
     means = joined.held_out.means("log")
     assert f"alone {means[0][2]:.4g}, joining {means[1][2]:.4g}" in report
     assert "Benefit of MixedModel" in (place / "benefit.txt").read_text()
+    assert "nothing to complain about" in (place / "checks.txt").read_text()
 
 
 def test_a_run_is_resumed_by_its_name_and_can_be_read(organisations):
@@ -174,7 +177,7 @@ def test_a_run_is_resumed_by_its_name_and_can_be_read(organisations):
     shown = done("journal", "show", top / "server" / "kit" / "fedkin" / "runs" / "pressure-1")
     assert "algorithm: mixed_model" in shown and "ended: True" in shown
     shown = done("ledger", "show", top / "lyon" / "records", "--values")
-    assert "pressure-1 round 1 statistics:" in shown and "3 replies" in shown
+    assert "pressure-1 round 1 statistics:" in shown and "5 replies" in shown
     assert "stopped: nothing was running" in done("federation", "stop", "--kits", kit)
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedkin import Federation, MixedModel
+from fedkin.checks import CHECKS, NUMBERS_AT_FIT, findings_at_fit
 from fedkin.inference import CheckWarning, checks
-from fedkin.inference.checks import CHECKS, NUMBERS_AT_FIT, findings_at_fit
 
 
 def clean(m=8, n=25, seed=0, level=0.0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -66,23 +67,28 @@ def plain(clients, cache, settings, common, personal, memory, keys):
         "slope": rows.sums(rows.X * (rows.y - found.mean)).T.copy(),
         "information": rows.sums(products * found.weight).T.copy(),
     }
-    return TracedReply(reply, lambda: {"information": found.weight}), memory
+    # At points chosen on purpose all rows are fitted but one, and the slope is of that one.
+    behind = {"slope": np.abs(rows.y - found.mean), "information": found.weight}
+    return TracedReply(reply, lambda: behind), memory
 
 
 def slopes(clients, cache, settings, common, personal, memory, keys, fields):
     """-2 log likelihood and its slope at every point."""
     at, points = Coordinates.of(common), common["points"]
     if not settings.gaussian:
-        found = _glm_slopes(glm_rows(clients, settings, at), at.shape, points, settings)
-        return {"value": found[0], "slope": found[1]}, memory
+        rows = glm_rows(clients, settings, at)
+        found = _glm_slopes(rows, at.shape, points, settings)
+        values = np.stack([-2.0 * one.loglik for one in found], axis=1)
+        reply = {"value": values, "slope": np.stack([-2.0 * one.slope for one in found], axis=1)}
+        return TracedReply(reply, partial(_rows_of_slopes, rows, found)), memory
     told = _answers(cache["statistics"].T, at, points, "reml" if fields else "ml")
     return {name: told[name] for name in ("value", "slope", *fields)}, memory
 
 
 def _glm_slopes(
     rows: GlmRows, shape: Shape, points: Floats, settings: MixedModelSettings
-) -> tuple[Floats, Floats]:
-    """Values (m, k) and slopes (m, k, p); modes are looked for from those of the first point."""
+) -> list[Marginal]:
+    """The likelihood at every point; modes are looked for from those of the first point."""
     found: list[Marginal] = []
     for point in points:
         start = found[0].modes.b if found else None
@@ -90,8 +96,13 @@ def _glm_slopes(
         found.append(
             marginal(rows, shape, point[:split], point[split:], settings.n_quadrature, start)
         )
-    values = np.stack([-2.0 * one.loglik for one in found], axis=1)
-    return values, np.stack([-2.0 * one.slope for one in found], axis=1)
+    return found
+
+
+def _rows_of_slopes(rows: GlmRows, found: list[Marginal]) -> Arrays:
+    """How much every row counts in the slope at every point, (N, k)."""
+    means = [curve(rows, one.modes.eta).mean for one in found]
+    return {"slope": np.stack([np.abs(rows.y - mean) for mean in means], axis=1)}
 
 
 def _answers(packed: Floats, at: Coordinates, points: Floats, method: Any) -> Arrays:

@@ -90,21 +90,26 @@ def look(clients, cache, settings, common, personal, memory, keys):
             curve = np.diag(flat) - inverse * np.outer(flat, flat)
             information[who, g] = curve[:, upper[0], upper[1]]
     reply = {"height": height, "pull": pull, "information": information}
-    behind = partial(rows_of_information, clients, settings, told, modes)
+    behind = partial(rows_of_sets, clients, settings, told, modes)
     return TracedReply(reply, behind), {"modes": modes}
 
 
-def rows_of_information(clients, settings, told, modes):
-    """How much every row counts in the second derivatives of every set, (N, G).
+def rows_of_sets(clients, settings, told, modes):
+    """How much every row counts in what is told of every set, (N, G), by field.
 
-    A row whose class is certain does not: at coefficients chosen on purpose all but one are.
+    A row whose class is certain does not count in second derivatives, and one whose class is right
+    not in slopes and departures: at coefficients chosen on purpose that is all but one.
     """
     ones = np.ones((len(clients.X), int(settings.fit_intercept)))
     table = np.concatenate([(clients.X - told.mean) / told.spread, ones], axis=1)
     own = (told.coef + modes)[clients.owner]
     share = probabilities(np.einsum("nd,ngcd->ngc", table, own))
     often = 1.0 if clients.weights is None else clients.weights[:, None]
-    return {"information": often * (1.0 - np.square(share).sum(axis=2))}
+    label = clients.y.astype(np.intp)[:, None, None]
+    right = np.take_along_axis(share, np.broadcast_to(label, (*share.shape[:2], 1)), axis=2)[..., 0]
+    missed = often * (1.0 - right)
+    information = often * (1.0 - np.square(share).sum(axis=2))
+    return {"information": information, **dict.fromkeys(("pull", "departed"), missed)}
 
 
 def known_modes(told: Told, memory: Any, m: int) -> Floats:
@@ -125,6 +130,7 @@ def judge(clients, cache, settings, common, personal, memory, keys):
         who = block.clients
         for g, (coef, precision) in enumerate(told.sets()):
             own, inverse = own_departures(block, coef, precision, modes[who, g])
+            modes[who, g] = own
             loss[who, g] = left_out_loss(
                 *(block, coef, precision, own, inverse, common["information"][g]),
                 together=bool(common["together"]),
@@ -135,7 +141,7 @@ def judge(clients, cache, settings, common, personal, memory, keys):
     often = np.ones(len(clients.X)) if clients.weights is None else clients.weights
     counted = np.bincount(clients.owner, often, minlength=len(clients)).astype(np.float64)
     reply = {"loss": loss, "counted": counted, "departed": squares, "determined": determined}
-    return reply, memory
+    return TracedReply(reply, partial(rows_of_sets, clients, settings, told, modes)), memory
 
 
 def settle(clients, cache, settings, common, personal, memory, keys, fields):

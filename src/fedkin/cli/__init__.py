@@ -98,8 +98,8 @@ def check(
     strict: Strict = False,
 ) -> None:
     """Look at a table before fitting: every check at once, with codes."""
+    from fedkin.checks import Findings, checks, checks_of_table
     from fedkin.frames import FederationError
-    from fedkin.inference.checks import Findings, checks, checks_of_table
 
     table_options = TableOptions(
         data, client, target, features, sep, decimal, encoding, missing, drop

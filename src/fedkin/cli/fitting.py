@@ -369,7 +369,7 @@ def _rows_dropped(table: TableOptions, federation: Any) -> list[str]:
 
 def _surely_wrong(federation: Any) -> list[str]:
     """What a table brings that explains nothing, or too much: codes, row numbers, the target."""
-    from fedkin.inference.checks import CheckWarning, findings_of_table
+    from fedkin.checks import CheckWarning, findings_of_table
 
     return [str(CheckWarning(finding)) for finding in findings_of_table(federation)]
 

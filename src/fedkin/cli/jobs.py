@@ -9,8 +9,7 @@ from typing import Any
 import typer
 
 UNUSABLE = 2
-BENEFIT_FILE = "benefit.txt"
-WAYS_FILE = "ways.txt"
+BENEFIT_FILE, CHECKS_FILE, WAYS_FILE = "benefit.txt", "checks.txt", "ways.txt"
 # What the question whether joining helps has sites send, beside the fit.
 BENEFIT_FIELDS = ("sums by fold", "scores of left-out rows")
 NOT_KNOWN = "Whether joining helps the sites is not known"
@@ -38,6 +37,8 @@ def run_job(job: Any, source: Path, kits: Path, out: Path, timeout: float) -> No
             timeout=timeout,
             run_id=run,
             schema=job.schema,
+            checks=job.checks,
+            weights=job.weights,
         )
         if job.method == AUTO:
             job = _way_that_fits(job, engine, run, place)
@@ -48,7 +49,7 @@ def run_job(job: Any, source: Path, kits: Path, out: Path, timeout: float) -> No
         model = _estimator(job, engine).fit()
     except SitesNotReady as error:
         typer.echo(str(error.table()))
-        typer.echo("Nothing was asked of anybody. Mend these sites and submit again.", err=True)
+        typer.echo("Nothing was fitted. Mend these sites and submit again.", err=True)
         raise typer.Exit(UNUSABLE) from None
     finally:
         attached.stop()
@@ -71,6 +72,8 @@ def _way_that_fits(job: Any, engine: Any, run: str, place: Path) -> Any:
     from fedkin.engines.site_report import WAYS_SCORES, WAYS_SUMS
     from fedkin.estimators.candidates import ALONE
 
+    if job.weights is not None:
+        raise ValueError("left-out rows are scored without weights: name a method instead of auto")
     asked = NamedRuns(engine, run + WAYS_SUMS, run + WAYS_SCORES)
     best = Best(**job.settings, random_state=job.seed, engine=asked).fit()
     told = f"{best.summary()}\n"
@@ -92,6 +95,8 @@ def did_joining_help(job: Any, engine: Any, run: str) -> str:
     from fedkin.inference import benefit
     from fedkin.protocol import QuorumLost
 
+    if job.weights is not None:
+        return f"{NOT_KNOWN}: left-out rows are scored without weights.\n"
     asked = NamedRuns(engine, run + SUMS, run + SCORES)
     try:
         return str(benefit(_estimator(job, asked)).summary()) + "\n"
@@ -112,8 +117,20 @@ class NamedRuns:
         self.engine, self.names = engine, iter(names)
 
     def run(self, *given: Any) -> Any:
-        """The next of them."""
-        return replace(self.engine, run_id=next(self.names)).run(*given)
+        """The next of them; the first looks at the checks if they may stop the job."""
+        checks, self.engine = self.engine.checks, replace(self.engine, checks=None)
+        first = checks if checks is not None and checks.stop else None
+        return replace(self.engine, run_id=next(self.names), checks=first).run(*given)
+
+
+def _keep_checks(findings: Any, place: Path) -> None:
+    """What the library's checks said of the sites' tables; a resumed run asked them before."""
+    from fedkin.checks import Findings
+
+    path = place / CHECKS_FILE
+    if findings or not path.exists():
+        path.write_text(f"Checks of the sites' tables: {Findings(findings)}\n")
+    typer.echo(path.read_text())
 
 
 def _keep(model: Any, job: Any, place: Path) -> None:
@@ -126,6 +143,7 @@ def _keep(model: Any, job: Any, place: Path) -> None:
     if job.features is not None:
         names = job.schema.features(job.features)
         model.feature_names_in_ = np.array(names, dtype=object)
+    _keep_checks(model._run.findings, place)
     summary = str(model.summary())
     (place / "summary.txt").write_text(summary)
     save_arrays(place / "result.npz", dict(model._result))

@@ -297,10 +297,12 @@ def _no_quorum(
     error: Exception | None,
 ) -> NoReturn:
     missing = "; ".join(f"site {r.site!r}: {r.fault}" for r in refusals[:5])
-    raise QuorumLost(
+    lost = QuorumLost(
         f"round {number}: {n_answered} of {n_asked} asked sites gave a usable answer, the quorum "
         f"is {rules.quorum:g}. {missing}. Mend these sites or lower the quorum."
-    ) from error
+    )
+    lost.refusals = tuple(refusals)
+    raise lost from error
 
 
 def _given_up(

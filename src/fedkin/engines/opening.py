@@ -15,6 +15,7 @@ from fedkin.durable import FolderLock, Locked
 from fedkin.engines.schema import JobSchema
 from fedkin.engines.site import MOST_DEATHS, Deaths, SiteHalf, check_run_name
 from fedkin.engines.site_data import CannotTakePart, site_data
+from fedkin.engines.site_report import CHECKS_RUN
 from fedkin.privacy.disclosure import DisclosureRules
 from fedkin.privacy.policy import PolicyError, SitePolicy
 from fedkin.protocol import Fault, ProtocolError, Reason
@@ -85,7 +86,8 @@ def _open(
     except ValueError as error:
         raise CannotTakePart(Fault(Reason.VERSION), f"the job's schema: {error}") from None
     units = facts.get("units", {})
-    clients = site_data(name, facts["data"], target, job["features"], schema, units)
+    given = (name, facts["data"], target, job["features"], schema, units, job.get("weights"))
+    clients = site_data(*given)
     least, policy = int(facts.get("least_rows", 0)), policy_of(facts)
     _allow(policy, algorithm.name, submitter, job["run"], state)
     run, seed = job["run"], job["seed"]
@@ -124,7 +126,8 @@ def approval(state: Path, method: str) -> Path:
 
 def _runs_of_a_day(state: Path) -> int:
     since = time.time() - DAY
-    return sum(path.stat().st_mtime > since for path in state.glob("*/run.json"))
+    runs = [path for path in state.glob("*/run.json") if not path.parent.name.endswith(CHECKS_RUN)]
+    return sum(path.stat().st_mtime > since for path in runs)
 
 
 def own_state(state: Path, patience: float = PATIENCE) -> FolderLock:

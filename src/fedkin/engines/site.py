@@ -228,7 +228,7 @@ class SiteHalf:
         if clients.n_clients != 1:
             raise ValueError(f"a site holds one client, not {clients.n_clients}")
         self.algorithm, self.clients, self.run = algorithm, clients, run
-        self.settings = settings
+        self.settings, self.seed = settings, seed
         self.least_rows = least_rows
         folder = private_folder(Path(state) / check_run_name(run))
         self._same_run(folder, Path(state), seed)

@@ -58,17 +58,19 @@ def site_data(
     features: Sequence[str] | None = None,
     schema: JobSchema | None = None,
     units: Mapping[str, str] | None = None,
+    weights: str | None = None,
 ) -> Federation:
     """The columns that the run names, in its order, from the site's own file.
 
     Other columns are not looked at. Without `features` the file must have no names of columns:
     sites must mean the same by the j-th column. `schema` is what the job says of its columns,
-    `units` what the site declares of its own; all that is wrong is told at once.
+    `units` what the site declares of its own; all that is wrong is told at once. `weights` is the
+    column (of an npz file: the array) that says how much every row counts.
     """
     schema = schema or JobSchema({})
     path = Path(path)
     if path.suffix == ".npz":
-        X, y = _from_npz(path)
+        X, y, counts = _from_npz(path, weights)
         named = [*(features or ()), *schema.rules]
         if features is not None or named:
             raise CannotTakePart(
@@ -76,10 +78,11 @@ def site_data(
                 f"{path} has no names of columns, the run names {', '.join(named)}",
             )
     else:
-        X, y = _from_table(path, target, features, schema, units or {})
+        X, y, counts = _from_table(path, target, features, schema, units or {}, weights)
     client = X if y is None else (X, y)
     try:
         clients = Federation.from_clients({name: client}, target or "y")
+        clients = clients if counts is None else clients.with_weights(counts)
     except FederationError as error:
         raise CannotTakePart(Fault(Reason.VALUES), str(error)) from error
     except ValueError as error:
@@ -89,12 +92,16 @@ def site_data(
     return replace(clients, feature_names=schema.features(features))
 
 
-def _from_npz(path: Path) -> tuple[Any, Any]:
+def _from_npz(path: Path, weights: str | None) -> tuple[Any, Any, Any]:
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            return arrays["X"], arrays.get("y")
+            X, y = arrays["X"], arrays.get("y")
+            counts = None if weights is None else arrays.get(weights)
     except DAMAGE as error:
         raise CannotTakePart(Fault(Reason.DATA), f"{path}: {error}") from error
+    if weights is not None and counts is None:
+        raise CannotTakePart(Fault(Reason.COLUMN, weights), f"{path} has no {weights}")
+    return X, y, counts
 
 
 def _from_table(
@@ -103,7 +110,8 @@ def _from_table(
     features: Sequence[str] | None,
     schema: JobSchema,
     units: Mapping[str, str],
-) -> tuple[Any, np.ndarray | None]:
+    weights: str | None,
+) -> tuple[Any, np.ndarray | None, np.ndarray | None]:
     import narwhals.stable.v1 as nw
 
     try:
@@ -114,7 +122,7 @@ def _from_table(
         raise CannotTakePart(
             Fault(Reason.COLUMN), f"the run names no features, but the columns of {path} have names"
         )
-    wanted = [*features, *([target] if target else [])]
+    wanted = [*features, *([target] if target else []), *([weights] if weights else [])]
     missing = [c for c in dict.fromkeys([*wanted, *schema.rules]) if c not in table.columns]
     told = [(Fault(Reason.COLUMN, column), f"there is no column {column}") for column in missing]
     strange = [c for c in schema.rules if c not in wanted and c not in missing]
@@ -126,6 +134,8 @@ def _from_table(
                 columns[column] = schema.rule(column).numbers(table[column])
         except ColumnFault as error:
             told.append((error.fault, str(error)))
+    if weights in columns and (columns[weights] < 0).any():
+        told.append((Fault(Reason.RANGE, weights), f"column {weights!r} has negative weights"))
     told += schema.other_units(units)
     if told:
         story = "; ".join(words for _, words in told)
@@ -133,4 +143,5 @@ def _from_table(
         raise CannotTakePart(told[0][0], f"{path}: {story}; {names}", [f for f, _ in told[1:]])
     parts = [columns[column] for column in features]
     X = np.concatenate(parts, axis=1) if parts else np.empty((len(table), 0))
-    return X, columns[target][:, 0] if target else None
+    y, counts = (columns[name][:, 0] if name else None for name in (target, weights))
+    return X, y, counts

@@ -17,6 +17,8 @@ MODEL_FILE, REPORT_FILE = "model.npz", "report.txt"
 SUMS, SCORES = ".held-out-sums", ".held-out-scores"
 # The same of a run that asks which way of sharing fits.
 WAYS_SUMS, WAYS_SCORES = ".ways-sums", ".ways-scores"
+# So do the checks of the table, and their words have a file beside the model.
+CHECKS_RUN, CHECKS_FILE = ".checks", "checks.txt"
 # Methods that can be fitted from sums of products by fold.
 BY_SUMS = ("mixed_model", "fmlr")
 # Numbers of an array that a report shows.
@@ -31,7 +33,9 @@ def site_report(run: str, method: str, model: Arrays, ledger: Ledger, state: Pat
     lines = [f"Run {run} of {method} has ended.", "", "What we learnt (model.npz):"]
     lines += [_array_in_words(name, array) for name, array in model.items()]
     lines += ["", "Did joining help us?", *joining_in_words(run, method, state)]
-    runs = {run + end for end in ("", SUMS, SCORES, WAYS_SUMS, WAYS_SCORES)}
+    lines += ["", "What deserves a look in our table (checks.txt):", *checks_in_words(run, state)]
+    asked = [run + end for end in ("", SUMS, SCORES, WAYS_SUMS, WAYS_SCORES)]
+    runs = [name + end for name in asked for end in ("", CHECKS_RUN)]
     sent = [line for line in ledger.lines() if line["run"] in runs]
     left = [line for line in sent if line["withheld"] is None]
     size = sum(field["bytes"] for line in left for field in line["fields"].values())
@@ -43,6 +47,14 @@ def site_report(run: str, method: str, model: Arrays, ledger: Ledger, state: Pat
         "The numbers left as they are, without noise: there is no formal guarantee of privacy."
     ]
     return "\n".join(lines) + "\n"
+
+
+def checks_in_words(run: str, state: Path) -> list[str]:
+    """What the library's checks said of this site's table before the first round."""
+    path = state / run / CHECKS_FILE
+    if not path.exists():
+        return ["  Not known: the job did not ask for checks."]
+    return [f"  {line}" for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def _array_in_words(name: str, array: Array) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
@@ -22,11 +22,11 @@ from sklearn.utils import check_array, check_consistent_length, check_random_sta
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
+from fedkin.checks import CheckWarning, findings_at_fit
 from fedkin.engines import InProcess
 from fedkin.estimators.words import completed
 from fedkin.federation import Federation
-from fedkin.frames import FederationError, plain_names, value_errors
-from fedkin.inference.checks import CheckWarning, findings_at_fit
+from fedkin.frames import FederationError, Finding, plain_names, value_errors
 from fedkin.names import canonical_name, canonical_names, listed, site_labels
 from fedkin.protocol import Algorithm, DrawnSeed, Run
 from fedkin.protocol.gate import LOSSES
@@ -189,8 +189,11 @@ class FederatedEstimator(BaseEstimator, ABC):
         settings = self._settings_for(settings, federation)
         if federation is not None:
             self._check_data(federation, settings)
-            self._warn_of_data(federation)
+            self._warn_of(findings_at_fit(federation))
+        elif self._weighted(None):
+            self._check_takes_weights()
         self._keep(self._run_with(settings, federation), settings)
+        self._warn_of(finding for finding in self._run.findings if finding.code)
         self._warn_of_the_missing()
         self._warn(federation)
         return self
@@ -214,7 +217,16 @@ class FederatedEstimator(BaseEstimator, ABC):
                 f"{type(self).__name__} needs a target y: requires y to be passed, but it is None; "
                 "fit(X, y, groups=...), or name it: Federation.from_frame(table, target=...)"
             )
-        if federation.weights is not None and not self._takes_weights:
+        if federation.weights is not None:
+            self._check_takes_weights()
+
+    def _weighted(self, federation: Federation | None) -> bool:
+        """Whether rows have weights: here, or at the sites by the engine's word."""
+        told = getattr(self.engine, "weights", None) if federation is None else federation.weights
+        return told is not None
+
+    def _check_takes_weights(self) -> None:
+        if not self._takes_weights:
             raise ValueError(f"{type(self).__name__} has no weights of rows; fit without them")
 
     def _with_weights(self, federation: Federation | None, X: Any, weights: Any) -> Federation:
@@ -285,9 +297,9 @@ class FederatedEstimator(BaseEstimator, ABC):
                 ConvergenceWarning,
             )
 
-    def _warn_of_data(self, federation: Federation) -> None:
+    def _warn_of(self, findings: Iterable[Finding]) -> None:
         """Warn of what is surely wrong with the data; messages begin with the check's code."""
-        for finding in findings_at_fit(federation):
+        for finding in findings:
             warnings.warn(CheckWarning(finding), stacklevel=_frames_to_caller())
 
     def _warning(self, message: str, category: type[Warning] = UserWarning) -> None:

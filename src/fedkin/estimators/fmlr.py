@@ -196,8 +196,7 @@ class FMLR(RegressorMixin, FederatedEstimator):
 
     def _settings_for(self, settings, federation):
         """Sites send what weights leave out of the likelihood where there are any."""
-        weighted = federation is not None and federation.weights is not None
-        return settings.replace(weighted=weighted)
+        return settings.replace(weighted=self._weighted(federation))
 
     def _check_data(self, federation: Federation, settings) -> None:
         super()._check_data(federation, settings)

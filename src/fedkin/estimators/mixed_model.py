@@ -226,7 +226,7 @@ class MixedModel(ReadMixedModel):
         if isinstance(random, tuple):
             random = positions(random, names)
             random = tuple(c if isinstance(c, str) else c - sum(j < c for j in out) for c in random)
-        weighted = federation is not None and federation.weights is not None
+        weighted = self._weighted(federation)
         return settings.replace(random=random, weighted=weighted, **beside)
 
     def _check_data(self, federation, settings):

@@ -7,8 +7,8 @@ data move; `odd_sites` which sites do not go with the others; `how_many` how man
 `rows_needed` how many rows a guarantee needs.
 """
 
+from fedkin.checks import CheckWarning, Findings, checks
 from fedkin.inference.benefit import Benefit, benefit
-from fedkin.inference.checks import CheckWarning, Findings, checks
 from fedkin.inference.conformal import Conformal, conformalize
 from fedkin.inference.estimates import estimates
 from fedkin.inference.how_many import HowMany, how_many

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -32,7 +32,9 @@ LARGEST_MESSAGE = 1 << 28
 
 
 class QuorumLost(RuntimeError):
-    """Too few sites answered a round."""
+    """Too few sites answered a round; `refusals` says what came instead of the answers."""
+
+    refusals: tuple[Any, ...] = ()
 
 
 class ProtocolError(RuntimeError):

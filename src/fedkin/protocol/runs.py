@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from fedkin.arrays import Array, Arrays
+from fedkin.frames import Finding
 from fedkin.protocol.gate import Fault, Reason
 from fedkin.protocol.messages import Ask, Memory, Replies, Roster
 from fedkin.tables import Table
@@ -206,6 +207,8 @@ class Run:
     """Sites of the roster that are no members of the result, and why: never heard, or given up."""
     would_withhold: Callable[[], Mapping[str, Fault]] | None = None
     """Tells which sites would withhold in a real federation under the default rules."""
+    findings: tuple[Finding, ...] = ()
+    """What checks said of the sites' tables before the first round, on real sites."""
 
     def missing(self) -> list[str]:
         """Whose replies are missing in which rounds and why, a sentence a site and fault."""

@@ -87,7 +87,9 @@ class Deployment:
         self.stop()
 
     def start(self, timeout: float = 120.0) -> Deployment:
-        """Start everybody; returns when the server knows every site."""
+        """Start everybody who is not; returns when the server knows every site."""
+        if self.processes:  # `with Deployment(...).start() as running` starts nobody twice
+            return self
         try:
             self.start_server()
             for name in self.kits.sites:

@@ -14,11 +14,13 @@ from typing import Any
 import fedkin
 from fedkin.durable import load_arrays
 from fedkin.engines.driver import Rules
+from fedkin.engines.job_checks import Checked, JobChecks
 from fedkin.engines.nvflare.deployment import Deployment, ServerLost
 from fedkin.engines.nvflare.jobs import ENDING_FILE, Job
 from fedkin.engines.schema import JobSchema
 from fedkin.engines.site import check_run_name
 from fedkin.federation import Federation
+from fedkin.frames import Finding
 from fedkin.names import name_order
 from fedkin.protocol import (
     Algorithm,
@@ -52,6 +54,8 @@ class Flare:
     timeout : seconds a submission may take
     patience : seconds to wait for a server that was lost
     schema : what every site checks its columns against before the first round
+    weights : name of the column that says how much every row of a site counts
+    checks : which findings of the library's checks stop the run or are not told; None asks for none
     run_id : name of the run; give the name of an unfinished one to go on with it
     """
 
@@ -64,6 +68,8 @@ class Flare:
     run_id: str | None = None
     patience: float = 120.0
     schema: JobSchema = field(default_factory=lambda: JobSchema({}))
+    checks: JobChecks | None = field(default_factory=JobChecks)
+    weights: str | None = None
 
     def run(
         self,
@@ -107,6 +113,7 @@ class Flare:
         features = None if self.features is None else list(self.features)
         both: dict[str, Any] = {"run": run, "algorithm": algorithm.name, "seed": seed}
         both |= {"features": features, "schema": self.schema.to_mapping()}
+        both |= {"weights": self.weights}
         for_server = {
             **both,
             "settings": settings.to_mapping(),
@@ -114,6 +121,7 @@ class Flare:
             "columns": list(self._columns()),
             "rules": asdict(self.rules),
             "deadline": self.deadline,
+            "checks": None if self.checks is None else self.checks.to_mapping(),
         }
         own = settings.for_sites().to_mapping()
         for_sites = {**both, "settings": own, "version": fedkin.__version__}
@@ -123,7 +131,7 @@ class Flare:
 
     def _columns(self) -> tuple[str, ...]:
         """Names that sites may repeat: the job named them."""
-        named = tuple(self.features or ())
+        named = (*(self.features or ()), *((self.weights,) if self.weights else ()))
         return tuple(dict.fromkeys([*named, *self.schema.features(named), *self.schema.rules]))
 
     def _submit(self, job: Job, algorithm: Algorithm) -> tuple[Run | None, str]:
@@ -151,7 +159,8 @@ class Flare:
                 return None, facts["message"]
             raise Unfinished(f"run {run!r}: {facts['message']}. Mend that; then {_goes_on(run)}")
         if facts["ended"] == "not ready":
-            raise SitesNotReady([Problem.from_json(told) for told in facts["problems"]])
+            problems = [Problem.from_json(told) for told in facts["problems"]]
+            raise SitesNotReady(problems, self._findings(facts))
         if facts["ended"] == "quorum lost":
             raise QuorumLost(facts["message"])
         if facts["ended"] == "failed":
@@ -165,8 +174,14 @@ class Flare:
             tuple(map(Refusal.from_json, facts["refusals"])),
             tuple(facts["dropped"]),
             left_out={site: Fault.from_json(told, columns) for site, told in left},
+            findings=self._findings(facts),
         )
         return ended, "finished"
+
+    def _findings(self, facts: Mapping[str, Any]) -> tuple[Finding, ...]:
+        """What the library's checks said of the sites' tables."""
+        named = None if self.features is None else self.schema.features(self.features)
+        return Checked.from_json(facts["checked"]).findings(named)
 
 
 def seed_of(run: str) -> int:
@@ -198,14 +213,18 @@ class Problem:
 
 
 class SitesNotReady(RuntimeError):
-    """Some sites cannot take part as they are; nothing was asked of anybody."""
+    """Some sites cannot take part as they are; nothing was asked of anybody but checks."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
-        self.problems = tuple(problems)
-        told = "; ".join(f"site {p.site!r}: {p}" for p in problems)
-        super().__init__(f"{told}. Mend these sites, or leave them out of the federation")
+    def __init__(self, problems: Sequence[Problem], findings: Sequence[Finding] = ()) -> None:
+        self.problems, self.findings = tuple(problems), tuple(findings)
+        told = [f"site {p.site!r}: {p}" for p in problems]
+        told += [f"{finding.code} {finding}".strip() for finding in findings]
+        super().__init__(f"{'; '.join(told)}. Mend these sites, or leave them out")
 
     def table(self) -> Table:
         """Sites by problems."""
-        sites, words = [p.site for p in self.problems], [str(p) for p in self.problems]
-        return Table({"site": sites, "problem": words}, "Sites that are not ready")
+        rows = [(p.site, str(p)) for p in self.problems]
+        rows += [(f.site or "all", f"{f.code} {f.fact}".strip()) for f in self.findings]
+        columns = zip(*rows) if rows else ((), ())
+        named = {name: list(column) for name, column in zip(("site", "problem"), columns)}
+        return Table(named, "Sites that are not ready")

@@ -3,6 +3,7 @@
     method = "FMLR"               # or "auto": the way of sharing that left-out rows call for
     name = "pressure-1"           # of the run; a new one if it is left out
     features = ["age", "bmi"]     # columns, in the order all sites use them
+    weights = "visits"            # column that says how much each row counts, if there is one
     seed = 0
     deadline = 60                 # seconds a site has for an answer
 
@@ -13,6 +14,9 @@
 
     [schema.age]                  # what sites check before the first round (engines.schema)
     unit = "years"
+
+    [checks]                      # of the library, before the first round (engines.job_checks)
+    stop = ["FK003"]
 
     [rules]
     quorum = 0.5
@@ -30,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.engines.driver import Rules
+from fedkin.engines.job_checks import JobChecks
 from fedkin.engines.schema import JobSchema
 from fedkin.engines.site import check_run_name
 from fedkin.registry import ESTIMATORS
@@ -37,8 +42,8 @@ from fedkin.registry import ESTIMATORS
 # The method of a job that asks which way of sharing fits, and then fits it (`Best`).
 AUTO = "auto"
 KEYS = (
-    *("method", "name", "features", "seed", "deadline", "benefit"),
-    *("settings", "schema", "rules"),
+    *("method", "name", "features", "seed", "deadline", "benefit", "weights"),
+    *("settings", "schema", "checks", "rules"),
 )
 
 
@@ -55,6 +60,8 @@ class JobFile:
     rules: Rules = field(default_factory=Rules)
     schema: JobSchema = field(default_factory=lambda: JobSchema({}))
     benefit: bool = False
+    checks: JobChecks = field(default_factory=JobChecks)
+    weights: str | None = None
 
     @classmethod
     def read(cls, path: str | Path) -> JobFile:
@@ -92,7 +99,16 @@ class JobFile:
             Rules(**told.get("rules", {})),
             JobSchema.from_mapping(told.get("schema", {})),
             _flag(told, "benefit"),
+            JobChecks.from_mapping(told.get("checks", {})),
+            _column(told, "weights"),
         )
+
+
+def _column(told: Mapping[str, Any], name: str) -> str | None:
+    value = told.get(name)
+    if value is not None and not (isinstance(value, str) and value):
+        raise ValueError(f"{name} must be the name of a column")
+    return value
 
 
 def _flag(told: Mapping[str, Any], name: str) -> bool:

@@ -16,6 +16,7 @@ from nvflare.collab import collab
 
 from fedkin.algorithms import algorithm as find_algorithm
 from fedkin.engines.driver import Rules, SiteLost, drive
+from fedkin.engines.job_checks import Checked, JobChecks, check_at_sites
 from fedkin.engines.journal import Journal
 from fedkin.engines.link import Question, SiteLink
 from fedkin.engines.nvflare.jobs import ENDING_FILE, job_settings
@@ -44,13 +45,14 @@ class Server:
         place = Path(collab.workspace.get_run_dir(collab.fl_ctx.get_job_id()))
         facts: dict[str, Any]
         try:
-            run = self._drive(job)
+            run, checked = self._drive(job)
         except _Aborted:
             raise
         except SiteLost as error:
             facts = {"ended": "site lost", "message": str(error), "passing": error.passing}
         except NotReady as error:
             facts = {"ended": "not ready", "problems": error.problems}
+            facts["checked"] = error.checked.to_json()
         except QuorumLost as error:
             facts = {"ended": "quorum lost", "message": str(error)}
         except Exception as error:
@@ -66,16 +68,17 @@ class Server:
                 "refusals": [refusal.to_json() for refusal in run.refusals],
                 "dropped": run.dropped,
                 "left_out": {site: f.to_json() for site, f in run.left_out.items()},
+                "checked": checked.to_json(),
             }
         write_json(place / ENDING_FILE, facts)
 
-    def _drive(self, job: dict[str, Any]) -> Run:
+    def _drive(self, job: dict[str, Any]) -> tuple[Run, Checked]:
         algorithm = find_algorithm(job["algorithm"])
         roster = Roster(tuple(job["sites"]), job["seed"])
         run = check_run_name(job["run"])
         journal = Journal(server_folder() / "runs" / run)
         known = {name: job[name] for name in ("algorithm", "settings", "seed", "sites", "features")}
-        known |= {"schema": job["schema"]} if job["schema"] else {}
+        known |= {name: job[name] for name in ("schema", "weights") if job[name]}
         about = {name: job[name] for name in ("rules", "deadline")}
         columns = tuple(job["columns"])
         link = _FlareLink(roster, job["deadline"], columns)
@@ -83,11 +86,24 @@ class Server:
         settings = algorithm.settings.from_mapping(job["settings"])
         journal.open({**known, "engine": "nvflare"}, about)
         try:
+            checked = Checked()
             if not journal.rounds():
-                check_sites(roster, rules, *link.check())
-            return drive(algorithm, settings, roster, link, rules, journal, progress=False)
+                said, failed = link.check()
+                check_sites(roster, rules, said, failed)
+                if job["checks"] is not None:
+                    ready = [name for k, name in enumerate(roster.names) if k not in failed]
+                    checked = self._checked(JobChecks.from_mapping(job["checks"]), ready, link)
+            ended = drive(algorithm, settings, roster, link, rules, journal, progress=False)
+            return ended, checked
         finally:
             journal.close()
+
+    def _checked(self, wanted: JobChecks, ready: Sequence[str], link: _FlareLink) -> Checked:
+        """What the library's checks say at the sites; a code that the job names stops the run."""
+        checked = check_at_sites(ready, link.for_checks).without(wanted.ignore)
+        if checked.stops(wanted.stop):
+            raise NotReady([], checked)
+        return checked
 
 
 def check_sites(
@@ -118,11 +134,14 @@ def check_sites(
 
 
 class NotReady(RuntimeError):
-    """Some sites cannot take part as they are; `problems` says which and why."""
+    """Some sites cannot take part as they are; `problems` and `checked` say which and why."""
 
-    def __init__(self, problems: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(
+        self, problems: Sequence[Mapping[str, Any]], checked: Checked | None = None
+    ) -> None:
         super().__init__("some sites cannot take part as they are")
         self.problems = [dict(problem) for problem in problems]
+        self.checked = checked or Checked()
 
 
 def server_folder() -> Path:
@@ -138,13 +157,19 @@ class _Aborted(RuntimeError):
 class _FlareLink(SiteLink):
     """Asks all sites at once; acknowledgements ride on the next question."""
 
+    call = "answer"
+
     def __init__(self, roster: Roster, deadline: float, columns: Sequence[str] = ()) -> None:
         super().__init__(roster)
         self.deadline, self.columns = deadline, columns
 
+    def for_checks(self, roster: Roster) -> _ChecksLink:
+        """The way to the halves that answer the library's checks."""
+        return _ChecksLink(roster, self.deadline, self.columns)
+
     def put(self, questions: Mapping[int, Question]) -> tuple[Sequence[Batch], Faults]:
         """One call for every site, side by side."""
-        replies, failed = self._calls({k: _arguments(q) for k, q in questions.items()}, "answer")
+        replies, failed = self._calls({k: _arguments(q) for k, q in questions.items()}, self.call)
         batches: list[Batch] = []
         for k, reply in replies.items():
             arrays, fault = understood(reply, self.columns)
@@ -198,6 +223,15 @@ class _FlareLink(SiteLink):
                     site = collab.get_clients([name])(blocking=False, timeout=self.deadline)
                     for _ in site.finish(int(number), self.for_site(k)):
                         pass
+
+
+class _ChecksLink(_FlareLink):
+    """Asks what the library's checks say; nothing is remembered of it."""
+
+    call = "look"
+
+    def finish(self) -> None:
+        """There is nothing to keep."""
 
 
 def _arguments(question: Question) -> tuple[Any, ...]:

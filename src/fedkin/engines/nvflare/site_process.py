@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from nvflare.collab.api.context import get_call_context
 
 import fedkin
 from fedkin.durable import FolderLock
+from fedkin.engines.job_checks import open_checks, write_words
 from fedkin.engines.nvflare.jobs import job_settings
 from fedkin.engines.opening import open_site, own_state, site_facts
 from fedkin.engines.site import SiteHalf
-from fedkin.engines.site_data import faults_of
+from fedkin.engines.site_data import fault_of, faults_of
 from fedkin.protocol import Ask, Fault, Reason
 
 logger = logging.getLogger("fedkin.nvflare")
@@ -40,6 +42,7 @@ class Site:
 
     def __init__(self) -> None:
         self.half: SiteHalf | None = None
+        self.checks: SiteHalf | None = None
         self.faults: tuple[Fault, ...] = (Fault(Reason.LATE),)
         self._busy = threading.Lock()
         self._lock: FolderLock | None = None
@@ -86,6 +89,26 @@ class Site:
         return self.faults[0] if self.faults else None
 
     @collab.publish
+    def look(
+        self,
+        number: int,
+        step: str,
+        fields: list[str],
+        acknowledged: int,
+        common: dict[str, Any],
+        personal: dict[str, Any],
+    ) -> dict[str, Any]:
+        """A question of the library's checks, before the first round."""
+        asked = number, Ask(step, common, personal, tuple(fields)), acknowledged
+        return self._answered(self._checks, *asked)
+
+    def _checks(self, half: SiteHalf) -> SiteHalf:
+        if self.checks is None:
+            write_words(half)
+            self.checks = open_checks(half)
+        return self.checks
+
+    @collab.publish
     def answer(
         self,
         number: int,
@@ -96,6 +119,12 @@ class Site:
         personal: dict[str, Any],
     ) -> dict[str, Any]:
         """One question of the server's; the reply is declared arrays or a word."""
+        asked = number, Ask(step, common, personal, tuple(fields)), acknowledged
+        return self._answered(lambda half: half, *asked)
+
+    def _answered(
+        self, choose: Callable[[SiteHalf], SiteHalf], number: int, ask: Ask, acknowledged: int
+    ) -> dict[str, Any]:
         if collab.caller != SERVER_NAME:
             return _word(Fault(Reason.ERROR))
         if self.half is None:
@@ -103,8 +132,10 @@ class Site:
         if not self._busy.acquire(blocking=False):
             return _word(Fault(Reason.LATE))
         try:
-            ask = Ask(step, common, personal, tuple(fields))
-            leaves = self.half.answer(number, ask, acknowledged)
+            leaves = choose(self.half).answer(number, ask, acknowledged)
+        except Exception as error:
+            logger.exception("a question could not be taken up")
+            return _word(fault_of(error))
         finally:
             self._busy.release()
         if leaves.fault is not None:

@@ -17,6 +17,17 @@ from fedkin.durable import DAMAGE, load_arrays, private_folder, save_arrays, wri
 from fedkin.federation import Federation
 from fedkin.privacy.disclosure.look import differing_rows
 
+# What stands for weights of rows among the columns of a table; no column has such a name.
+WEIGHTS = "__weights__"
+
+
+def _rows(table: dict[str, Indices]) -> dict[str, Indices]:
+    return {name: hashes for name, hashes in table.items() if name != WEIGHTS}
+
+
+def _weights(table: dict[str, Indices]) -> Indices:
+    return table.get(WEIGHTS, np.empty(0, dtype=np.uint64))
+
 
 class Released:
     """Tables on which runs of this site have drawn, in a folder of the site's own."""
@@ -27,16 +38,20 @@ class Released:
     def closest(self, clients: Federation) -> int:
         """The fewest rows by which these differ from a table of an earlier run.
 
-        The number of rows if there was no other run, or one about just these rows: it tells
-        nothing that has not left already.
+        The number of rows if there was no other run, or one about just these rows with just these
+        weights: it tells nothing that has not left already. The same rows with other weights, or
+        with weights and without, differ by no row and by as little as the weight of one: 0.
         """
-        own = self._hashed(clients)
-        found = [differing_rows(own, other) for other in self._others()]
-        return len(clients.X) if 0 in found else min(found, default=len(clients.X))
+        own, others = self._with_weights(clients), self._others()
+        found = [differing_rows(_rows(own), _rows(other)) for other in others]
+        same = [other for other, rows in zip(others, found) if rows == 0]
+        if any(np.array_equal(_weights(own), _weights(other)) for other in same):
+            return len(clients.X)
+        return min(found, default=len(clients.X))
 
     def keep(self, clients: Federation) -> None:
         """A reply about these rows leaves."""
-        own = self._hashed(clients)
+        own = self._with_weights(clients)
         path = private_folder(self.folder) / f"{self._name(own)}.npz"
         if not path.exists():
             save_arrays(path, own)
@@ -79,6 +94,12 @@ class Released:
         if clients.y is not None:
             columns[clients.target_name or "y"] = clients.y
         return {name: self._hashes(name, values) for name, values in columns.items()}
+
+    def _with_weights(self, clients: Federation) -> dict[str, Indices]:
+        own = self._hashed(clients)
+        if clients.weights is not None:
+            own[WEIGHTS] = self._hashes(WEIGHTS, clients.weights)
+        return own
 
     def _hashes(self, name: str, values: np.ndarray) -> Indices:
         """Salted hashes of a column's values, sorted, (n,)."""

@@ -107,8 +107,8 @@ class Looked:
 Check = Callable[[Looked], Iterator[Finding]]
 
 
-def _warning(site: str | None, fact: str, remedy: str) -> Finding:
-    return Finding("warning", site, fact, remedy)
+def _warning(site: str | None, fact: str, remedy: str, columns: Sequence[int] = ()) -> Finding:
+    return Finding("warning", site, fact, remedy, columns=tuple(map(int, columns)))
 
 
 # ------------------------------------------------------------------ values
@@ -117,10 +117,11 @@ def _warning(site: str | None, fact: str, remedy: str) -> Finding:
 def stand_ins(look: Looked) -> Iterator[Finding]:
     """Numbers such as -999 or 1e300 that stand for something else."""
     data = look.data
-    for word, values in look.columns:
+    for j, (word, values) in enumerate(look.columns):
         odd = np.abs(values) > LARGEST
         if odd.any():
-            yield from _by_site(data, odd, word, "beyond any measurement", "correct or drop them")
+            remedy = "correct or drop them"
+            yield from _by_site(data, odd, j, word, "beyond any measurement", remedy)
         fine = values[~odd] if odd.any() else values
         # What is far from all others is the least or the largest.
         ends = {float(fine.min()), float(fine.max())} if len(fine) else set()
@@ -133,36 +134,41 @@ def stand_ins(look: Looked) -> Iterator[Finding]:
             away = min(abs(value - rest.min()), abs(value - rest.max()))
             if (value < rest.min() or value > rest.max()) and away > width:
                 why = f"{value:g}, far from all others"
-                yield from _by_site(data, here, word, why, "if it stands for missing, drop them")
+                yield from _by_site(data, here, j, word, why, "if it stands for missing, drop them")
 
 
 def _by_site(
-    data: Federation, where: Bools, word: str, what: str, remedy: str
+    data: Federation, where: Bools, j: int, word: str, what: str, remedy: str
 ) -> Iterator[Finding]:
     counts = np.bincount(data.owner[where], minlength=data.n_clients)
     for k in np.flatnonzero(counts):
         fact = f"{word} has {counts[k]} of {data.sizes[k]} values {what}"
-        yield _warning(data.names[k], fact, remedy)
+        yield _warning(data.names[k], fact, remedy, [j])
 
 
 def other_units(look: Looked) -> Iterator[Finding]:
     """A site whose scale is a multiple of the others' in a column."""
     data = look.data
-    enough = data.sizes >= ROWS_FOR_SCALE
-    if enough.sum() < SITES_FOR_SCALE:
-        return
-    for word, values in look.columns:
-        spread, size = _scales(data, values)
-        usable = enough & (spread > 0) & (size > 0)
-        if usable.sum() < SITES_FOR_SCALE:
-            continue
-        away, also = _logs_away(spread, usable), _logs_away(size, usable)
-        typical = max(1.4826 * float(np.median(np.abs(away[usable]))), 0.05)
-        far = np.abs(away) > max(np.log(OTHER_UNITS), FAR_IN_SPREADS * typical)
-        far &= (np.abs(also) > np.log(OTHER_UNITS) / 2) & (away * also > 0)
+    for j, (word, values) in enumerate(look.columns):
+        far, away = far_scales(*site_scales(data, values), data.sizes)
         for k in np.flatnonzero(far):
             fact = f"the scale of {word} is {np.exp(away[k]):.3g} times that of the other sites"
-            yield _warning(data.names[k], fact, "see whether it is in other units there")
+            yield _warning(data.names[k], fact, "see whether it is in other units there", [j])
+
+
+def far_scales(spread: Floats, size: Floats, rows: Indices | Floats) -> tuple[Bools, Floats]:
+    """Sites whose standard deviation and root mean square are those of other units, and logs away.
+
+    Nobody's are where too few sites have enough rows to be compared.
+    """
+    usable = (rows >= ROWS_FOR_SCALE) & (spread > 0) & (size > 0)
+    if usable.sum() < SITES_FOR_SCALE:
+        return np.zeros(len(spread), dtype=bool), np.zeros(len(spread))
+    away, also = _logs_away(spread, usable), _logs_away(size, usable)
+    typical = max(1.4826 * float(np.median(np.abs(away[usable]))), 0.05)
+    far = np.abs(away) > max(np.log(OTHER_UNITS), FAR_IN_SPREADS * typical)
+    far &= (np.abs(also) > np.log(OTHER_UNITS) / 2) & (away * also > 0)
+    return far, away
 
 
 def _logs_away(scale: Floats, usable: Bools) -> Floats:
@@ -171,7 +177,7 @@ def _logs_away(scale: Floats, usable: Bools) -> Floats:
     return np.where(usable, logs - np.median(logs[usable]), 0.0)
 
 
-def _scales(data: Federation, values: Floats) -> tuple[Floats, Floats]:
+def site_scales(data: Federation, values: Floats) -> tuple[Floats, Floats]:
     """Standard deviation and root mean square of a column at every site."""
     rows = np.maximum(data.sizes, 1)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -197,7 +203,7 @@ def target_among_features(look: Looked) -> Iterator[Finding]:
         same = size > 0 and float(column @ target) ** 2 > SAME_AS_TARGET * size
         if same and look.distinct[-1] >= 3:
             fact = f"column {name!r} tells the target exactly (R^2 of 1)"
-            yield _warning(None, fact, "drop it: it is the target in other words")
+            yield _warning(None, fact, "drop it: it is the target in other words", [j])
 
 
 def copied_rows(look: Looked) -> Iterator[Finding]:
@@ -241,7 +247,7 @@ def identifiers(look: Looked) -> Iterator[Finding]:
         consecutive = look.distinct[j] == n and np.ptp(values) == n - 1
         if consecutive or name.strip().lower() in ID_NAMES:
             fact = f"column {name!r} numbers the rows"
-            yield _warning(None, fact, "drop it: an index or identifier explains nothing")
+            yield _warning(None, fact, "drop it: an index or identifier explains nothing", [j])
 
 
 def collinear(look: Looked) -> Iterator[Finding]:
@@ -257,14 +263,16 @@ def collinear(look: Looked) -> Iterator[Finding]:
     for k in np.flatnonzero(values < COLLINEAR):
         who = varies[np.abs(vectors[:, k]) > 0.1]
         names = listed([data.feature_names[j] for j in who])
-        yield _warning(None, f"columns depend on each other: {names}", "drop one of them")
+        fact = f"columns depend on each other: {names}"
+        yield _warning(None, fact, "drop one of them", who)
 
 
 def constant_everywhere(look: Looked) -> Iterator[Finding]:
     """Columns with one value."""
     for j, name in enumerate(look.data.feature_names):
         if look.distinct[j] == 1 and len(look.data.X) > 1:
-            yield _warning(None, f"column {name!r} is constant", "drop it: it can tell nothing")
+            fact = f"column {name!r} is constant"
+            yield _warning(None, fact, "drop it: it can tell nothing", [j])
 
 
 def constant_at_sites(look: Looked) -> Iterator[Finding]:
@@ -275,7 +283,7 @@ def constant_at_sites(look: Looked) -> Iterator[Finding]:
     for j, name in enumerate(data.feature_names):
         if look.distinct[j] < 2 or not len(several):
             continue
-        spread, _ = _scales(data, data.X[:, j] - data.X[:, j].mean())
+        spread, _ = site_scales(data, data.X[:, j] - data.X[:, j].mean())
         flat = several[spread[several] <= 1e-14 * max(float(np.abs(data.X[:, j]).max()), 1e-300)]
         if len(flat) == len(several):
             fact = f"column {name!r} is constant within every site"
@@ -290,7 +298,7 @@ def off_centre(look: Looked) -> Iterator[Finding]:
     """Columns that vary by next to nothing beside their mean."""
     for j in look.data.off_centre:
         fact = f"column {look.data.feature_names[j]!r} hardly varies beside its mean"
-        yield _warning(None, fact, "subtract one number near its mean at all sites")
+        yield _warning(None, fact, "subtract one number near its mean at all sites", [j])
 
 
 def lonely_levels(look: Looked) -> Iterator[Finding]:
@@ -319,7 +327,8 @@ def constant_target(look: Looked) -> Iterator[Finding]:
     if data.y is None or len(data.X) < 2:
         return
     if look.distinct[-1] == 1:
-        yield _warning(None, "the target has one value only", "there is nothing to predict")
+        target = [data.n_features]
+        yield _warning(None, "the target has one value only", "there is nothing to predict", target)
         return
     if look.has_classes:
         return
@@ -355,7 +364,8 @@ def rare_classes(look: Looked) -> Iterator[Finding]:
     for value, count in zip(values, counts):
         if count < RARE * len(data.y):
             fact = f"class {value:g} has {count} of {len(data.y)} rows"
-            yield _warning(None, fact, "errors hide it: look at log scores, or at that class alone")
+            remedy = "errors hide it: look at log scores, or at that class alone"
+            yield _warning(None, fact, remedy, [data.n_features])
 
 
 def _class_counts(data: Federation) -> Floats:
@@ -474,6 +484,11 @@ AT_FIT = ("FK003", "FK005")
 # And of tables from files, whose first column is often the number of the row, and whose column of
 # sites may be another than was meant.
 OF_FILES = (*AT_FIT, "FK008", "FK014", "FK015")
+# What a site that holds its own rows can see in them alone, before any round.
+AT_SITES = (
+    *("FK003", "FK005", "FK006", "FK008", "FK009", "FK010"),
+    *("FK012", "FK013", "FK017", "FK020"),
+)
 NUMBERS_AT_FIT = 2_000_000
 
 
