@@ -102,8 +102,9 @@ class FGPR(CurveEstimator):
         left out, speak against it; new sites, unless whole sites left out do. With
         `personalise="choose"` a site of 30 rows and more goes the way that is clearly better for
         it; if that is alone, rows left out in tenths say whether its hyper-parameters are pulled
-        to the shared ones, held by weak priors, or free. With a kernel, several priors, `robust`, `fraction` or other optimisers "choose" means
-        False; rounds for a common curve ask all sites.
+        to the shared ones, held by weak priors, or free. With a kernel, several priors, `robust`,
+        `fraction` or other optimisers "choose" means False; rounds for a common curve ask all
+        sites.
     n_points : int or None
         Points on a grid that carry the common curve; None: 20 along a line, 50 if these carry too
         little, and more in more dimensions.
