@@ -11,10 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedkin.arrays import Floats, Indices
+from fedkin.names import listed
 from fedkin.text_files import dialect_of, read_text_table
 
 # How many findings an error message spells out.
 SHOWN_FINDINGS = 5
+# Sites with the same fault are named one by one up to this many.
+MOST_TOLD_APART = 5
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,8 @@ def value_errors(
 ) -> Iterator[Finding]:
     """An error for every site and column with missing or infinite values.
 
-    `columns` are pairs: what the column is called in the message, and its values.
+    `columns` are pairs: what the column is called in the message, and its values. Where many sites
+    lack the same, that is one error.
     """
     sizes = np.bincount(owner, minlength=len(names))
     for test, word, remedy in (
@@ -60,7 +64,14 @@ def value_errors(
     ):
         for column, values in columns:
             counts = np.bincount(owner[test(values)], minlength=len(names))
-            for k in np.flatnonzero(counts).tolist():
+            where = np.flatnonzero(counts).tolist()
+            if len(where) > MOST_TOLD_APART:
+                shown = listed([str(names[k]) for k in where], 3)
+                total = f"{counts.sum()} of {sizes[where].sum()} values {word}"
+                fact = f"{column} has {total} at {len(where)} sites: {shown}"
+                yield Finding("error", None, fact, remedy)
+                continue
+            for k in where:
                 fact = f"{column} has {counts[k]} of {sizes[k]} values {word}"
                 yield Finding("error", names[k], fact, remedy)
 

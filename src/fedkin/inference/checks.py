@@ -277,7 +277,8 @@ def constant_at_sites(look: Looked) -> Iterator[Finding]:
             yield _warning(None, fact, "a mixed model can use it; a model for each site cannot")
         elif len(flat):
             shown = listed([data.names[k] for k in flat], 3)
-            fact = f"column {name!r} is constant at {len(flat)} sites: {shown}"
+            sites = "1 site" if len(flat) == 1 else f"{len(flat)} sites"
+            fact = f"column {name!r} is constant at {sites}: {shown}"
             yield _warning(None, fact, "its effect is not determined there alone")
 
 
