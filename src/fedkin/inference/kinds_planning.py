@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedkin.arrays import Floats
+from fedkin.arrays import Floats, Indices
 
 # Simulated numbers, and sites at least and at most.
 NUMBERS, LEAST_SITES, MOST_SITES = 2_000_000, 500, 20_000
@@ -122,7 +122,7 @@ def _centre(gram: Floats, own: Floats) -> Floats:
     return np.linalg.solve(gram.sum(axis=0), np.einsum("sij,sj->i", gram, own))
 
 
-def _variance_of_centres(drawn: _Drawn, own: Floats, centres: Floats, label: Floats) -> float:
+def _variance_of_centres(drawn: _Drawn, own: Floats, centres: Floats, label: Indices) -> float:
     """Squared error of the centre that a site has, times the number of sites."""
     total, n_drawn = 0.0, len(own)
     for k in range(len(centres)):
