@@ -469,8 +469,8 @@ STUDIES = (
         title="Does joining help: three answers that are known",
         protocol="Groups of rows that are the same at ten sites of 40 rows: joining helps. BRANIN, "
         "whose fidelities share hyper-parameters that do not suit the dear one: joining hurts "
-        "there. Twelve writers of pen digits with all their rows (five folds): no difference. *told*: "
-        "share of sites with that verdict; *contrary*: with one that says the opposite.",
+        "there. Twelve writers of pen digits with all their rows (five folds): no difference. "
+        "*told*: share of sites with that verdict; *contrary*: with one that says the opposite.",
         one=verdict_once,
         figure=partial(dots, by=("case",), measures=("told", "contrary")),
         promises=verdict_promises,

@@ -5,8 +5,9 @@ score of the mixture at left-out rows. With few rows such weights are noisy: the
 way's chance of being the best one when clients are drawn anew (pseudo-BMA+ of the same paper),
 worth a row for every way. That is little, because ways that are about as good leave the score of
 their mixture flat: a hundred rows would be the chances themselves, which forget that two ways
-together can be better than either. A client's weights maximise its own rows' score plus a Dirichlet prior about the
-weights of all, worth `strength` rows; which strength is right, rows left out of the weighing say.
+together can be better than either. A client's weights maximise its own rows' score plus a
+Dirichlet prior about the weights of all, worth `strength` rows; which strength is right, rows left
+out of the weighing say.
 """
 
 from __future__ import annotations
