@@ -505,7 +505,7 @@ STUDIES = (
         protocol="Twenty settings a way: sites, rows, columns, and how unlike sites are (standard "
         "deviation of their coefficients, or distance of kinds); noise 1. *levels*: a mixed model "
         "without columns, which is shrinkage of means. FMLR and ODCL know the number of kinds; "
-        "what least squares that is told the kinds is off by luck is taken from both. "
+        "by how much least squares that is told the kinds is off its known mean is taken off. "
         "Excess error of sites' own coefficients, mean over sites and draws.",
         one=plan_once,
         figure=draw_plans,

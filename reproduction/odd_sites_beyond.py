@@ -21,9 +21,8 @@ TOO_FEW_ROWS = {
     "from a rough curve among 40 sites"
 }
 TOO_MANY_NUMBERS = {
-    "B.1 regressions, h = .5": "each site tells of 50 coefficients with 150 rows of five groups: "
-    "the law of so many one-step estimates has a longer tail than its simulated information says, "
-    "and an odd site among ten moves the fit besides; how much is due to which is not known"
+    "B.1 regressions, h = .5": "about 9 % there, where a site tells of 50 coefficients with 150 "
+    "rows of five groups beside an odd site among ten; why is not known"
 }
 Drawn = tuple[Any, Any, np.ndarray]
 """An estimator, a federation, and which of its sites are odd."""
