@@ -16,8 +16,6 @@ from fedkin.text_files import dialect_of, read_text_table
 
 # How many findings an error message spells out.
 SHOWN_FINDINGS = 5
-# Sites with the same fault are named one by one up to this many.
-MOST_TOLD_APART = 5
 
 
 @dataclass(frozen=True)
@@ -51,11 +49,12 @@ def value_errors(
     owner: Indices,
     names: Sequence[str | None],
     when: str = "first",
+    told_apart: int | None = None,
 ) -> Iterator[Finding]:
     """An error for every site and column with missing or infinite values.
 
-    `columns` are pairs: what the column is called in the message, and its values. Where many sites
-    lack the same, that is one error.
+    `columns` are pairs: what the column is called in the message, and its values. Where more sites
+    than `told_apart` have the same fault, that is one error.
     """
     sizes = np.bincount(owner, minlength=len(names))
     for test, word, remedy in (
@@ -65,7 +64,7 @@ def value_errors(
         for column, values in columns:
             counts = np.bincount(owner[test(values)], minlength=len(names))
             where = np.flatnonzero(counts).tolist()
-            if len(where) > MOST_TOLD_APART:
+            if told_apart is not None and len(where) > told_apart:
                 shown = listed([str(names[k]) for k in where], 3)
                 total = f"{counts.sum()} of {sizes[where].sum()} values {word}"
                 fact = f"{column} has {total} at {len(where)} sites: {shown}"
