@@ -23,6 +23,8 @@ from fedkin.tables import Table
 
 # Numbers that people write for "not known".
 STAND_INS = tuple(sign * float("9" * k) for k in (2, 3, 4, 5) for sign in (-1, 1))
+# Sites with the same missing values are named one by one up to this many.
+TOLD_APART = 5
 # No measured number is larger.
 LARGEST = 1e30
 # A site's scale this many times that of the others is that of other units ...
@@ -616,7 +618,8 @@ def _looked_at(X: Any, y: Any, groups: Any) -> tuple[list[Finding], Federation |
     sites, owner = name_codes(labels)
     columns = [(f"column {name!r}", table[:, j]) for j, name in enumerate(names)]
     columns += [] if target is None else [("target 'y'", target)]
-    errors = [_coded(e) for e in value_errors(columns, owner, sites, "before fitting")]
+    told = value_errors(columns, owner, sites, "before fitting", TOLD_APART)
+    errors = [_coded(e) for e in told]
     fine = np.isfinite(table).all(axis=1)
     fine &= True if target is None else np.isfinite(target)
     if not fine.any():

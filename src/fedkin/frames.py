@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedkin.arrays import Floats, Indices
+from fedkin.names import listed
 from fedkin.text_files import dialect_of, read_text_table
 
 # How many findings an error message spells out.
@@ -50,10 +51,12 @@ def value_errors(
     owner: Indices,
     names: Sequence[str | None],
     when: str = "first",
+    told_apart: int | None = None,
 ) -> Iterator[Finding]:
     """An error for every site and column with missing or infinite values.
 
-    `columns` are pairs: what the column is called in the message, and its values.
+    `columns` are pairs: what the column is called in the message, and its values. Where more sites
+    than `told_apart` have the same fault, that is one error.
     """
     sizes = np.bincount(owner, minlength=len(names))
     for test, word, remedy in (
@@ -66,7 +69,14 @@ def value_errors(
                 fact = f"{column} has no value at all: {len(values)} of {len(values)} missing"
                 yield Finding("error", None, fact, "leave it out")
                 continue
-            for k in np.flatnonzero(counts).tolist():
+            where = np.flatnonzero(counts).tolist()
+            if told_apart is not None and len(where) > told_apart:
+                shown = listed([str(names[k]) for k in where], 3)
+                total = f"{counts.sum()} of {sizes[where].sum()} values {word}"
+                fact = f"{column} has {total} at {len(where)} sites: {shown}"
+                yield Finding("error", None, fact, remedy)
+                continue
+            for k in where:
                 fact = f"{column} has {counts[k]} of {sizes[k]} values {word}"
                 yield Finding("error", names[k], fact, remedy)
 

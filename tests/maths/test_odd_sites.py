@@ -70,3 +70,22 @@ def test_noises_are_judged_beside_the_middle_half():
     residual[[5, 6]] *= 50.0
     found = odd_by_misfit(misfit_of(np.zeros(60), residual), own_noise=True)
     assert list(np.flatnonzero(found)) == [5, 6]
+
+
+def test_simulated_curves_have_the_fit_that_was_found():
+    """In units of their own spread curves drawn from the fit itself are noisier than the sites'."""
+    from fedkin import FGPR
+    from fedkin.datasets import make_gaussian_sites
+    from fedkin.datasets.fgpr import prior_spec
+    from fedkin.estimators.site_evidence import _drawn_scores, _scores_of_draws
+
+    data = make_gaussian_sites(15, 15, prior_spec(0.2, 2.0, 0.1), random_state=0).federation
+    model = FGPR(common=False, normalize_y=True, random_state=0).fit(data)
+    labels = np.zeros(15, dtype=np.intp)
+    theta = model.theta_[labels]
+
+    def off(scores):
+        return np.abs(scores.mean(axis=(0, 1)) / scores.std(axis=(0, 1))).max()
+
+    assert off(_scores_of_draws(model, data, (theta, theta), 200, seed=0)) > 0.2
+    assert off(_drawn_scores(model, data, theta, labels)) < 0.1

@@ -44,18 +44,53 @@ def test_joining_is_never_worse_and_limits_are_right():
     for unlike in (0.01, 0.3, 3.0, 100.0):
         found = plan(1000, 30, 4, 1.0, unlike)
         assert found.joined <= found.alone
+    # Without any prior it is least squares; without any spread, one model and half a pull too few.
     far, near = plan(10**6, 30, 4, 1.0, 1e4), plan(10**6, 30, 4, 1.0, 0.0)
-    # Without any prior the spectrum gives p s^2 / (n - p), what least squares has but for the rest.
-    assert far.joined == pytest.approx(5 / 25, rel=1e-3)
-    assert near.joined == pytest.approx(5 / 3e7, rel=1e-3) and near.one == pytest.approx(
-        near.joined
-    )
+    assert far.joined == pytest.approx(far.alone, rel=1e-5)
+    assert near.one < near.joined < near.one + 1 / (30 * 10**6) * 1.1
 
 
-def test_the_posterior_variance_solves_its_equation():
+def test_without_columns_it_is_shrinkage():
+    found = plan(10**7, 2, 0, 1.0, 1.0)
+    assert found.joined == pytest.approx(1.0 * 0.5 / 1.5, rel=1e-6)
+    # James and Stein: the risk of means pulled by the spread that they show, where it is positive.
+    m, v, s = 40, 1.0, 0.25
+    stein = s - (m - 3) / (m - 1) * s**2 / (v + s)
+    assert plan(m, 4, 0, 1.0, 1.0).joined == pytest.approx(stein + s**2 / (v + s) / m, rel=0.01)
+
+
+def test_the_posterior_variances_solve_their_equations():
     found = plan(10, 15, 6, 1.3, 0.7)
-    t = found._posterior_variance()
-    assert t == pytest.approx(1 / (1 / 0.49 + 15 / (1.69 + 7 * t)), rel=1e-12)
+    *slopes, level = found._posterior_variances(0.49)
+    t = slopes[0]
+    assert len(set(slopes)) == 1 and len(slopes) == 6
+    assert t == pytest.approx(1 / (1 / 0.49 + (14 + level / 0.49) / (1.69 + 7 * t)), rel=1e-9)
+    assert level == pytest.approx(1 / (1 / 0.49 + 15 / (1.69 + 6 * t)), rel=1e-9)
+
+
+@pytest.mark.parametrize("way", ["soft", "hard"])
+def test_kinds_that_are_far_apart_are_told_apart(way):
+    found = plan(100, 20, 3, 2.0)
+    far, near = found.of_kinds(3, 12.0, way), found.of_kinds(3, 2.0, way)
+    assert far == pytest.approx(found.of_kinds(3), rel=0.03)
+    assert near > 2 * far
+    # In units of the noise everything is the same.
+    assert near == pytest.approx(4 * plan(100, 20, 3, 1.0).of_kinds(3, 1.0, way), rel=1e-12)
+
+
+def test_chances_of_kinds_are_those_of_bayes():
+    from scipy.stats import multivariate_normal
+
+    from fedkin.inference.kinds_planning import _Drawn, equally_far
+
+    centres = equally_far(4, 3, 0.8)
+    gaps = np.linalg.norm(centres[:, None] - centres, axis=2)
+    assert gaps[~np.eye(4, dtype=bool)] == pytest.approx(0.8)
+    drawn = _Drawn(6, 2, centres)
+    own, share = drawn.own(), drawn.shares()
+    for k in range(5):
+        law = [multivariate_normal(c, np.linalg.inv(drawn.gram[k])).pdf(own[k]) for c in centres]
+        assert share[k] == pytest.approx(np.array(law) / np.sum(law), rel=1e-8)
 
 
 def test_questions_are_answered():
@@ -84,5 +119,12 @@ def test_what_cannot_be_is_said(arguments, words):
         plan(*arguments)
     with pytest.raises(ValueError, match="way"):
         plan(5, 5, 2).rows_needed(0.1, "curve")
+    with pytest.raises(ValueError, match="soft"):
+        plan(5, 9, 2).of_kinds(2, 1.0, "firm")
+    with pytest.raises(ValueError, match="separation"):
+        plan(5, 9, 2).of_kinds(2, 0.0)
+    with pytest.raises(ValueError, match="equally far"):
+        plan(5, 9, 2).of_kinds(5, 1.0)
+    assert np.isinf(plan(5, 4, 2).of_kinds(2, 1.0, "hard"))
     with pytest.raises(ValueError, match="gain"):
         plan(5, 9, 2).unlike_at_most(2.0)

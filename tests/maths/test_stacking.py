@@ -38,6 +38,15 @@ def test_common_weights_are_the_optimum_that_a_general_solver_finds():
     assert weights[2] == 0.0 and weights.sum() == pytest.approx(1.0)
 
 
+def test_ways_that_are_better_together_stay_together():
+    """Where each of two ways has half of the rows, the chance of being best is no weight."""
+    owner = np.repeat(np.arange(12), 10)
+    logs = np.tile([[0.0, -0.8], [-1.0, 0.0]], 60)
+    plain, leant = common_weights(logs), common_weights(logs, owner)
+    assert chances(logs, owner)[0] > 0.9
+    assert 0.5 < plain[0] < 0.8 and abs(leant[0] - plain[0]) < 0.05
+
+
 def test_a_site_with_few_rows_keeps_the_weights_of_all_and_one_with_many_its_own():
     common = np.array([0.5, 0.5])
     for n, low, high in ((1, 0.4, 0.65), (2000, 0.95, 1.0)):

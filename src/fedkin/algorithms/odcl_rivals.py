@@ -12,6 +12,7 @@ import numpy as np
 
 from fedkin.algorithms.odcl_evidence import Evidence
 from fedkin.arrays import Floats, Indices
+from fedkin.models.last_answers import LastAnswers
 from fedkin.models.least_squares import residual_coefficients, solve
 from fedkin.models.linear_mixed_fit import fit
 from fedkin.models.random_covariance import Covariance
@@ -74,6 +75,10 @@ def kinds_bic(evidence: Evidence, labels: Indices) -> float:
     return float(-2.0 * loglik + n_parameters * np.log(n_rows))
 
 
+# The same sites are compared with other numbers of clusters.
+MIXED_MODELS = LastAnswers[float]()
+
+
 def _mixed(evidence: Evidence) -> float:
     """BIC of the mixed model with random effects on every coefficient."""
     d = evidence.n_coefficients
@@ -81,11 +86,15 @@ def _mixed(evidence: Evidence) -> float:
         return float("nan")
     form: Covariance = "full" if d <= FULL else "diagonal" if d <= DIAGONAL else "isotropic"
     sums = np.ascontiguousarray(evidence.statistics.T)
-    try:
-        found = fit(sums, np.arange(d), "ml", form, evidence.fit_intercept)
-    except (ValueError, np.linalg.LinAlgError):
-        return float("nan")
-    return float(found.criterion + found.n_parameters * np.log(evidence.n_rows.sum()))
+
+    def bic() -> float:
+        try:
+            found = fit(sums, np.arange(d), "ml", form, evidence.fit_intercept)
+        except (ValueError, np.linalg.LinAlgError):
+            return float("nan")
+        return float(found.criterion + found.n_parameters * np.log(evidence.n_rows.sum()))
+
+    return MIXED_MODELS.of([sums], f"{form} {evidence.fit_intercept}", bic)
 
 
 def in_words(bics: Floats) -> str:

@@ -30,6 +30,9 @@ ROUNDING = 1e-13
 TINY = 1e-300
 # Simulated curves a site, and the operations that all of them may take.
 MOST_DRAWS, LEAST_DRAWS, OPERATIONS = 400, 100, 2e9
+# Steps in which curves are found whose fit is the one at hand; differences, directions without a
+# slope, and the longest move, of logarithms.
+MATCHES, MATCH_STEP, NO_SLOPE, LONGEST_MOVE = 2, 0.1, 0.05, 1.5
 # Of log hyper-parameters, for differences.
 DIFFERENCE = 1e-4
 # Of a mean between 0 and 1, no nearer to its ends than this.
@@ -371,7 +374,7 @@ def _of_curves(model: Any, data: Federation) -> SiteEvidence:
     theta = model.theta_[labels]
     prepared = model._prepared(data)
     score = -evaluate(prepared, model._form, theta).gradient
-    draws = _drawn_scores(model, data, theta)
+    draws = _drawn_scores(model, data, theta, labels)
     # Half of the draws say how large scores are, the other half how far they then lie: the same
     # ones would be nearer than others.
     first, second = draws[: len(draws) // 2], draws[len(draws) // 2 :]
@@ -403,20 +406,64 @@ def _curvatures(model: Any, prepared: Any, theta: Floats) -> Floats:
     return np.asarray(0.5 * (second + second.swapaxes(1, 2)))
 
 
-def _drawn_scores(model: Any, data: Federation, theta: Floats) -> Floats:
-    """Scores (B, m, p) of curves drawn from the priors at the sites' rows."""
-    from fedkin.models.gaussian_process import evaluate
-    from fedkin.models.gp_posterior import own_covariance
+def _drawn_scores(model: Any, data: Federation, theta: Floats, labels: Indices) -> Floats:
+    """Scores (B, m, p) of curves drawn at the sites' rows, whose fit is the one that was found.
+
+    Targets in units of their own spread are not curves of a Gaussian process: a fit to them has
+    more noise than they had, and curves drawn from the fit would have more still, and larger
+    scores. So they are drawn from where the mean score at the fit is zero, as it is of the sites.
+    """
     from fedkin.models.gp_rows import thinned
 
     few = thinned(replace(data, of_table=0), model.max_points)
     work = float((few.sizes.astype(float) ** 3).sum())
     n_draws = int(np.clip(OPERATIONS / max(work, 1.0), LEAST_DRAWS, MOST_DRAWS))
-    rng = np.random.default_rng(0)
+    own_units = model.normalize_y is True
+    origin = _whose_fit_is(model, few, theta, labels) if own_units else theta
+    return _scores_of_draws(model, few, (theta, origin), n_draws, seed=0)
+
+
+def _whose_fit_is(model: Any, few: Federation, theta: Floats, labels: Indices) -> Floats:
+    """Hyper-parameters (m, p) of curves whose mean scores at theta are zero for every kind.
+
+    Gauss and Newton's steps by differences, with the same random numbers all along. In units of
+    their own spread curves tell of no scale: that direction stays as it is.
+    """
+    kinds, place = np.unique(labels, return_inverse=True)
+
+    def mean_scores(origin: Floats) -> tuple[Floats, Floats]:
+        found = _scores_of_draws(model, few, (theta, origin), LEAST_DRAWS, seed=1)
+        by_kind = [found[:, place == k].reshape(-1, theta.shape[1]) for k in range(len(kinds))]
+        return np.array([u.mean(axis=0) for u in by_kind]), np.array(
+            [u.std(axis=0) for u in by_kind]
+        )
+
+    shift = np.zeros((len(kinds), theta.shape[1]))
+    for _ in range(MATCHES):
+        mean, unit = mean_scores(theta + shift[place])
+        unit = np.maximum(unit, TINY)
+        steps = MATCH_STEP * np.eye(theta.shape[1])
+        moved = [mean_scores(theta + shift[place] + step)[0] - mean for step in steps]
+        slopes = np.stack(moved, axis=2) / MATCH_STEP / unit[:, :, None]
+        for k in range(len(kinds)):
+            move = np.linalg.lstsq(slopes[k], -mean[k] / unit[k], rcond=NO_SLOPE)[0]
+            shift[k] += np.clip(move, -LONGEST_MOVE, LONGEST_MOVE)
+    return np.asarray(theta + shift[place])
+
+
+def _scores_of_draws(
+    model: Any, few: Federation, at: tuple[Floats, Floats], n_draws: int, seed: int
+) -> Floats:
+    """Scores (B, m, p) at the first hyper-parameters of curves drawn from the second."""
+    from fedkin.models.gaussian_process import evaluate
+    from fedkin.models.gp_posterior import own_covariance
+
+    theta, origin = at
+    rng = np.random.default_rng(seed)
     targets = np.zeros((n_draws, len(few.X)))
     for k, (start, end) in enumerate(zip(few.offsets[:-1], few.offsets[1:])):
         if end > start:
-            covariance = own_covariance(model._form, theta[k], few.X[start:end])
+            covariance = own_covariance(model._form, origin[k], few.X[start:end])
             values, vectors = np.linalg.eigh(covariance)
             root = vectors * np.sqrt(np.maximum(values, 0.0))
             targets[:, start:end] = rng.normal(size=(n_draws, end - start)) @ root.T

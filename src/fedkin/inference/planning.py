@@ -7,12 +7,15 @@ coefficients that are normal about common ones with variance v ("by degrees"), o
 | way | excess error | why |
 |---|---|---|
 | alone | s^2 ((n+1)(n-2) / (n (n-d-2)) - 1) | least squares with normal columns, exact |
-| by degrees | p t + p (t/v)^2 (v + w) / m | t = 1 / (1/v + n / (s^2 + p t)), the spectrum of X'X |
+| by degrees | sum of t + b^2 (v + w) / m + (v + w) E(b^ - b)^2 | terms, centre, pull |
 | one model | p v (1 + 1/m) + s^2 p / (m n - p - 1) | every site is off by its own departure |
 | by kind | s^2 K p / (m n) | least squares of each kind, once sites are told apart |
 
-w = t v / (v - t) is the error variance of a site's own coefficients. What estimating v and s costs
-is left out: it falls with the number of sites.
+Of the intercept 1/t' = 1/v + n / (s^2 + d t), of a slope 1/t = 1/v + (n - 1 + t'/v) / (s^2 + p t),
+by the spectrum of X'X: exact without columns (v s/(v + s)) and without a prior (least squares).
+w = t v / (v - t) is the error variance of a site's own coefficients, b = w / (v + w) how far they
+are pulled to the centre, b^ the same with the spread that the sites show, by the normal law of its
+estimate. Kinds that are not surely told apart are simulated (`kinds_planning`).
 """
 
 from __future__ import annotations
@@ -23,10 +26,18 @@ from typing import Any
 
 import numpy as np
 
+from fedkin.arrays import Floats
 from fedkin.tables import Table
 
 # The most rows or sites that are looked at when an answer is sought.
 MOST = 1_000_000
+# Slopes and intercept are found from each other; a handful of passes is enough.
+PASSES = 30
+# Sites that are alike are spread by this share of the noise variance, so that nothing is divided
+# by zero.
+ALIKE = 1e-12
+# Values by which the law of an estimated spread is summed up.
+QUANTILES = 200
 WAYS = ("alone", "by degrees", "one model")
 
 
@@ -74,14 +85,25 @@ class Plan:
     @property
     def joined(self) -> float:
         """Excess error of sites that borrow by degrees."""
-        v, m, p = self.heterogeneity**2, self.n_sites, self.n_terms
-        rows = m * self.n_rows
-        together = self.noise**2 * p / max(rows - p - 1, 1)
-        if v == 0.0:
-            return together
-        t = self._posterior_variance()
-        own = t * v / max(v - t, 1e-300)
-        return p * t + p * (t / v) ** 2 * (v + own) / m
+        v, m = max(self.heterogeneity**2, ALIKE * self.noise**2), self.n_sites
+        t = self._posterior_variances(v)
+        own = t * v / (v - t)
+        total = v + own
+        pull = own / total
+        return float((t + pull**2 * total / m + total * self._pull_is_off(v, own, pull)).sum())
+
+    def _pull_is_off(self, v: float, own: Floats, pull: Floats) -> Floats:
+        """Expected squared error of the pulls that the fit finds, (p,).
+
+        The spread v is known from (m - 1) p departures of mean square v + own, and never negative.
+        """
+        from scipy.special import ndtri
+
+        chance = (np.arange(QUANTILES) + 0.5) / QUANTILES
+        freedom = max(self.n_sites - 1, 1) * self.n_terms
+        spread = np.sqrt(2.0 / freedom) * float((v + own).mean())
+        found = np.maximum(v + spread * ndtri(chance), 0.0)[:, None]
+        return np.asarray(((own / (found + own) - pull) ** 2).mean(axis=0))
 
     @property
     def one(self) -> float:
@@ -89,17 +111,32 @@ class Plan:
         v, m, p = self.heterogeneity**2, self.n_sites, self.n_terms
         return p * v * (1.0 + 1.0 / m) + self.noise**2 * p / max(m * self.n_rows - p - 1, 1)
 
-    def _posterior_variance(self) -> float:
-        """Variance of a coefficient of a site given its rows: t = 1 / (1/v + n / (s^2 + p t))."""
-        v, s2, n, p = self.heterogeneity**2, self.noise**2, self.n_rows, self.n_terms
-        # p t^2 + (s^2 + (n - p) v) t - s^2 v = 0
-        b = s2 + (n - p) * v
-        root = np.sqrt(b * b + 4.0 * p * s2 * v)
-        return float(2.0 * s2 * v / (b + root))
+    def _posterior_variances(self, v: float) -> Floats:
+        """Variances of a site's coefficients given its rows, the intercept last, (p,)."""
+        s2, n, d = self.noise**2, self.n_rows, self.n_features
+        slope, level = v, 1.0 / (1.0 / v + n / s2)
+        for _ in range(PASSES if d else 0):
+            # (d + 1) t^2 + (s^2 + (left - d - 1) v) t - s^2 v = 0
+            left = n - 1.0 + level / v
+            b = s2 + (left - d - 1.0) * v
+            slope = 2.0 * s2 * v / (b + np.sqrt(b * b + 4.0 * (d + 1.0) * s2 * v))
+            level = 1.0 / (1.0 / v + n / (s2 + d * slope))
+        return np.append(np.full(d, slope), level)
 
-    def of_kinds(self, n_kinds: int) -> float:
-        """Excess error where sites are of so many kinds that are told apart."""
-        return self.noise**2 * n_kinds * self.n_terms / (self.n_sites * self.n_rows)
+    def of_kinds(self, n_kinds: int, separation: float | None = None, way: str = "soft") -> float:
+        """Excess error where sites are of so many kinds.
+
+        Without `separation` the kinds are told apart for sure. With it their coefficients are so
+        far from each other, and sites may be mistaken: "soft" sites are weighed by the chance of
+        every kind (`FMLR`), "hard" ones belong to the kind that their own fit is nearest to
+        (`ODCL`).
+        """
+        if separation is None:
+            return self.noise**2 * n_kinds * self.n_terms / (self.n_sites * self.n_rows)
+        from fedkin.inference.kinds_planning import excess_of_kinds
+
+        sizes = (self.n_sites, self.n_rows, self.n_features)
+        return excess_of_kinds(*sizes, n_kinds, separation / self.noise, way) * self.noise**2
 
     def mistaken(self, separation: float) -> float:
         """Chance to take a site for one of another kind whose coefficients are so far away."""

@@ -28,6 +28,7 @@ from fedkin.models.kinds_degrees import (
     noise_shape,
     without_effects,
 )
+from fedkin.models.last_answers import LastAnswers
 from fedkin.models.least_squares import RANK_TOLERANCE, residual_coefficients, solve, unpack
 from fedkin.models.linear_mixed import Prepared, eliminate
 from fedkin.models.linear_mixed_scales import prepare
@@ -279,8 +280,21 @@ def _in_units_of_noise(clients: Clients) -> Clients:
     )
 
 
+# The same clients are asked for other numbers of kinds.
+MIXED_MODELS = LastAnswers[Start]()
+
+
 def _one_mixed_model(clients: Clients) -> Start:
     """Numbers of the mixed model of one kind."""
+    prepared = clients.prepared
+    shape = clients.shape
+    numbers = np.array([shape.size, prepared.log_volume])
+    sums = [clients.data.squares, prepared.products, prepared.n_rows]
+    asked = [*sums, shape.rows, shape.columns, shape.owner, numbers]
+    return MIXED_MODELS.of(asked, "ml", lambda: _searched_for_one(clients))
+
+
+def _searched_for_one(clients: Clients) -> Start:
     prepared = replace(
         clients.prepared,
         weights=np.ones(clients.data.squares.shape[2]),

@@ -3,8 +3,11 @@
 Stacking of predictive densities (Yao, Vehtari, Simpson, Gelman 2018): weights that maximise the log
 score of the mixture at left-out rows. With few rows such weights are noisy: they are pulled to each
 way's chance of being the best one when clients are drawn anew (pseudo-BMA+ of the same paper),
-worth `FIRM` rows. A client's weights maximise its own rows' score plus a Dirichlet prior about the
-weights of all, worth `strength` rows; which strength is right, rows left out of the weighing say.
+worth a row for every way. That is little, because ways that are about as good leave the score of
+their mixture flat: a hundred rows would be the chances themselves, which forget that two ways
+together can be better than either. A client's weights maximise its own rows' score plus a
+Dirichlet prior about the weights of all, worth `strength` rows; which strength is right, rows left
+out of the weighing say.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ from fedkin.arrays import Floats, Indices
 
 # Rows that the weights of all are worth beside a client's own; infinite: nobody has its own.
 STRENGTHS = (2.0, 8.0, 32.0, 128.0, 512.0, np.inf)
-# Rows that the chances of being the best way are worth beside the rows there are.
+# Rows that a way's chance of being the best is worth beside the rows there are, for every way.
+ROWS_A_WAY = 1.0
+# The same for point predictions, in all.
 FIRM = 100.0
 # Draws of clients by which these chances are found.
 DRAWS = 500
@@ -80,7 +85,9 @@ def common_weights(log_density: Floats, owner: Indices | None = None) -> Floats:
     if not n_rows:
         return weights
     density = _scaled(log_density)
-    prior = np.zeros(n_ways) if owner is None else FIRM * chances(log_density, owner)
+    prior = np.zeros(n_ways)
+    if owner is not None:
+        prior = ROWS_A_WAY * n_ways * chances(log_density, owner)
     for _ in range(STEPS):
         share = weights[:, None] * density
         new = (share / share.sum(axis=0)).sum(axis=1) + prior
