@@ -8,7 +8,7 @@ from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
+sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 import fedkin  # noqa: E402
 from fedkin.registry import ESTIMATORS, METHODS  # noqa: E402
@@ -19,12 +19,13 @@ release = version = fedkin.__version__
 extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
-    "sphinx.ext.mathjax",
+    "formulas",
     "numpydoc",
     "myst_parser",
     "sphinx_gallery.gen_gallery",
 ]
 exclude_patterns = ["_build", "studies", "gallery/**/*.md5", "gallery/**/*.py", "pictures/*.py"]
+html_math_renderer = "drawn"
 myst_enable_extensions = ["dollarmath", "deflist", "colon_fence"]
 myst_heading_anchors = 3
 # Pages of the repository that are not pages here (ARCHITECTURE.md, rows of studies).

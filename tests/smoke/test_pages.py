@@ -1,6 +1,7 @@
 """Every block of Python in README and the documentation runs as pasted; the gallery runs."""
 
 import ast
+import importlib.util
 import re
 import warnings
 from pathlib import Path
@@ -72,3 +73,20 @@ def test_examples_of_the_gallery_run(example, monkeypatch, tmp_path):
         warnings.simplefilter("ignore")
         runpy.run_path(str(example))
     pyplot.close("all")
+
+
+def test_formulas_are_drawn_into_the_pages():
+    """Nothing is fetched to read them, and none of them is left as it was typed."""
+    place = importlib.util.spec_from_file_location("formulas", TOP / "docs" / "formulas.py")
+    formulas = importlib.util.module_from_spec(place)
+    place.loader.exec_module(formulas)
+    wide, narrow = formulas.drawn(r"x + \beta_k^2"), formulas.drawn("x")
+    box = re.compile(r'viewBox="0 (\S+) (\S+) (\S+)"')
+    assert float(box.search(wide)[2]) > 3 * float(box.search(narrow)[2])
+    _, width, height = map(float, box.search(narrow).groups())
+    reach = [float(x) for x in re.findall(r"[MLQC ](-?[\d.]+),", narrow.split(' d="')[1])]
+    assert min(reach) >= 0 and 0.8 * width < max(reach) <= width + 1 and height < 100
+    for page in (TOP / "docs").glob("[hm]*/*.md"):
+        text = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(encoding="utf-8"), flags=re.S)
+        for found in re.findall(r"\$\$(.+?)\$\$|\$([^$]+?)\$", text, re.S):
+            assert "<path" in formulas.drawn(found[0] or found[1])
