@@ -132,7 +132,7 @@ def _labels_by_name(model: Any, names: tuple[str, ...]) -> Indices:
 def _random(model: Any, q: int) -> Bools:
     """Which columns differ between sites."""
     departs = np.zeros(q, dtype=bool)
-    departs[model._used.random_columns(q)] = True
+    departs[model._result.random] = True
     return departs
 
 

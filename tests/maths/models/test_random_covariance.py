@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedkin import MixedModel
+from fedkin.estimators import site_evidence
 from fedkin.models.random_covariance import carried_covariance
 
 
@@ -48,6 +49,7 @@ def test_slopes_of_three_binary_rows_do_no_harm():
 
     model, loss = fitted()
     assert model.random_columns_ == ["(intercept)"] and "too few rows" in str(model.summary())
+    assert site_evidence._random(model, 3).tolist() == [False, False, True]
     assert fitted(covariance="full")[1] > 1.1 * loss
 
 
