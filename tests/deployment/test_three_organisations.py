@@ -17,11 +17,12 @@ import pytest
 
 pytest.importorskip("nvflare", reason="the nvflare extra is not installed")
 
-from fedkin import MixedModel
+from fedkin import FMLR, Best, MixedModel
 from fedkin.engines.site import site_model
 from fedkin.federation import Federation
 from fedkin.inference import benefit
 from fedkin.privacy import Ledger
+from tests.smoke.test_benefit_at_sites import Sites
 
 pytestmark = [pytest.mark.flare, pytest.mark.deploy]
 
@@ -46,7 +47,7 @@ on_loss = "wait"
 
 POLICY = """
 [allow]
-methods = ["mixed_model", "held_out", "site_checks", "standardizer"]
+methods = ["mixed_model", "fmlr", "held_out", "site_checks", "standardizer"]
 coordinators = ["admin@fedkin.org"]
 
 [limits]
@@ -180,10 +181,33 @@ def test_a_run_is_resumed_by_its_name_and_can_be_read(organisations):
     assert "stopped: nothing was running" in done("federation", "stop", "--kits", kit)
 
 
+def test_auto_asks_which_way_fits_and_then_fits_it(organisations):
+    top, _ = organisations
+    job = top / "coordinator" / "auto.toml"
+    job.write_text('method = "auto"\nname = "pressure-auto"\nfeatures = ["age", "bmi"]\nseed = 0\n')
+    told = done(
+        *("federation", "submit", job, "--kits", top / "coordinator"),
+        *("--out", top / "coordinator" / "results"),
+        timeout=400,
+    )
+    together = Federation.from_clients({name: site_table(k) for k, name in enumerate(NAMES)})
+    here = Best(engine=Sites(together), random_state=0).fit()
+    assert here.best_way_ == "one model" and "'one model' won overall" in told
+    method, settings = here.way_as_method()
+    assert f"fitting {method}" in told
+    place = top / "coordinator" / "results" / "pressure-auto"
+    with np.load(place / "result.npz") as found:
+        expected = FMLR(**settings).fit(together)._result["coef"]
+        np.testing.assert_allclose(found["coef"], expected, rtol=1e-9, atol=1e-9)
+    assert "left-out log score" in (place / "ways.txt").read_text()
+    report = (top / "lyon" / "records" / "pressure-auto" / "report.txt").read_text()
+    assert "What left us: 7 replies" in report and "joining gains" in report
+
+
 def test_a_method_that_sites_do_not_allow_is_refused_by_them(organisations):
     top, _ = organisations
-    job = top / "coordinator" / "fmlr.toml"
-    job.write_text('method = "FMLR"\nfeatures = ["age", "bmi"]')
+    job = top / "coordinator" / "odcl.toml"
+    job.write_text('method = "ODCL"\nfeatures = ["age", "bmi"]')
     told = done(
         *("federation", "submit", job, "--kits", top / "coordinator"),
         *("--out", top / "coordinator" / "results"),

@@ -161,7 +161,7 @@ def test_what_cannot_be_is_said(parameters, words):
 
 
 def test_it_asks_for_data_and_a_target():
-    with pytest.raises(ValueError, match="in this process"):
+    with pytest.raises(ValueError, match="needs data"):
         Best().fit()
     with pytest.raises(ValueError, match="requires y"):
         Best(target="number").fit(made()[0], groups=made()[2])

@@ -7,7 +7,7 @@ the fold that was left out: only sums of scores travel.
 
 | word | meaning |
 |---|---|
-| way | 0 alone (the site fits it itself), 1 joining, 2 one model (from the sums of all sites) |
+| way | first alone (the site fits it), ways of joining, last one model (from the sums of all) |
 | score | 0 log density, 1 negative squared error |
 
 A joined model travels as coefficients, intercept last, and the quadratic form that gives the
@@ -45,7 +45,7 @@ from fedkin.settings import Flag, Settings, Whole, setting
 
 # A sum over fewer rows says too much of each of them (DataSHIELD's rule for tables).
 LEAST_FOLD_ROWS = 3
-N_WAYS, N_SCORES = 3, 2
+N_SCORES = 2
 # Log densities below this are all as bad.
 LOWEST = -1e4
 
@@ -122,10 +122,12 @@ def rows_of_folds(clients, cache, settings, reply):
 
 
 def scores(clients, cache, settings, common, personal, memory, keys):
-    """Scores of left-out rows by the three ways, summed by fold."""
+    """Scores of left-out rows by every way, summed by fold."""
     m, n_folds = len(clients), settings.folds
-    totals = np.zeros((m, n_folds, N_SCORES, N_WAYS))
-    products = np.zeros((m, n_folds, N_SCORES, N_WAYS, N_WAYS))
+    n_joined = personal["coef"].shape[2]
+    n_ways = n_joined + 2
+    totals = np.zeros((m, n_folds, N_SCORES, n_ways))
+    products = np.zeros((m, n_folds, N_SCORES, n_ways, n_ways))
     rows = np.zeros((m, n_folds))
     fold = row_folds(clients, n_folds, settings.fold_seed)
     takes_part = cache["sums"][:, :, -1].sum(axis=1) > 0
@@ -137,16 +139,20 @@ def scores(clients, cache, settings, common, personal, memory, keys):
         rows[:, k] = test.sizes
         alone = fit_ridges(whole - cache["sums"][:, k], settings.fit_intercept)
         one = fit_ridges(common["pooled"][None, k], settings.fit_intercept)
-        joined = _normal(test, personal["coef"][:, k], personal["quadratic"][:, k], settings)
-        means = [alone.predict(test.X, test.owner)[0], joined[0]]
-        means.append(one.predict(test.X, np.zeros(len(test.X), dtype=np.intp))[0])
-        logs = [alone.log_density(test.X, test.y, test.owner), joined[1]]
-        logs.append(one.log_density(test.X, test.y, np.zeros(len(test.X), dtype=np.intp)))
+        joined = [
+            _normal(test, personal["coef"][:, k, j], personal["quadratic"][:, k, j], settings)
+            for j in range(n_joined)
+        ]
+        all_rows = np.zeros(len(test.X), dtype=np.intp)
+        means = [alone.predict(test.X, test.owner)[0], *[mean for mean, _ in joined]]
+        means.append(one.predict(test.X, all_rows)[0])
+        logs = [alone.log_density(test.X, test.y, test.owner), *[log for _, log in joined]]
+        logs.append(one.log_density(test.X, test.y, all_rows))
         each = np.stack([np.maximum(logs, LOWEST), -((test.y - np.array(means)) ** 2)])
-        for a in range(N_WAYS):
+        for a in range(n_ways):
             for s in range(N_SCORES):
                 totals[:, k, s, a] = np.bincount(test.owner, each[s, a], minlength=m)
-                for b in range(N_WAYS):
+                for b in range(n_ways):
                     both = each[s, a] * each[s, b]
                     products[:, k, s, a, b] = np.bincount(test.owner, both, minlength=m)
     reply = {"totals": totals, "products": products, "rows": rows}
@@ -192,8 +198,8 @@ HELD_OUT = Algorithm(
             {"totals": TOTALS, "products": PRODUCTS, "rows": ROWS},
             common={"pooled": Field(("F", "q"), "sums of products of all sites, fold left out")},
             personal={
-                "coef": Field(("F", "p"), "coefficients of the joined model, by fold"),
-                "quadratic": Field(("F", "p", "p"), "variance of a target at a row, by fold"),
+                "coef": Field(("F", "J", "p"), "coefficients of the joined models, by fold"),
+                "quadratic": Field(("F", "J", "p", "p"), "variance of a target at a row, by fold"),
             },
             cuts=True,
         ),

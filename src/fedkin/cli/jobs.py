@@ -10,6 +10,7 @@ import typer
 
 UNUSABLE = 2
 BENEFIT_FILE, CHECKS_FILE = "benefit.txt", "checks.txt"
+WAYS_FILE = "ways.txt"
 # What the question whether joining helps has sites send, beside the fit.
 BENEFIT_FIELDS = ("sums by fold", "scores of left-out rows")
 NOT_KNOWN = "Whether joining helps the sites is not known"
@@ -23,6 +24,7 @@ def run_job(job: Any, source: Path, kits: Path, out: Path, timeout: float) -> No
     from fedkin.durable import private_folder
     from fedkin.engines.nvflare import Deployment, Flare, SitesNotReady
     from fedkin.engines.nvflare import Kits as KitsOnDisk
+    from fedkin.engines.nvflare.job_file import AUTO
 
     run = job.name or f"{job.method.lower()}-{uuid.uuid4().hex[:12]}"
     place = private_folder(out / run)
@@ -39,6 +41,12 @@ def run_job(job: Any, source: Path, kits: Path, out: Path, timeout: float) -> No
             checks=job.checks,
             weights=job.weights,
         )
+        if job.method == AUTO:
+            if job.weights is not None:
+                raise ValueError("ways of sharing are compared without weights; name a method")
+            job = _way_that_fits(job, engine, run, place)
+            if job is None:
+                return
         if job.benefit and not _answered(place):
             (place / BENEFIT_FILE).write_text(did_joining_help(job, engine, run))
         model = _estimator(job, engine).fit()
@@ -61,16 +69,38 @@ def _estimator(job: Any, engine: Any) -> Any:
     return getattr(fedkin, job.method)(**settings)
 
 
+def _way_that_fits(job: Any, engine: Any, run: str, place: Path) -> Any:
+    """The job with the way of sharing that left-out rows call for; None if staying alone is it."""
+    from fedkin import Best
+    from fedkin.engines.site_report import WAYS_SCORES, WAYS_SUMS
+    from fedkin.estimators.candidates import ALONE
+
+    asked = NamedRuns(engine, run + WAYS_SUMS, run + WAYS_SCORES)
+    best = Best(**job.settings, random_state=job.seed, engine=asked).fit()
+    told = f"{best.summary()}\n"
+    (place / WAYS_FILE).write_text(told)
+    typer.echo(told)
+    if best.best_way_ == ALONE:
+        (place / "summary.txt").write_text(told)
+        typer.echo("Every site is best served by a model of its own rows: nothing else is asked.")
+        return None
+    method, settings = best.way_as_method()
+    typer.echo(f"fitting {method}, the way called {best.best_way_!r}")
+    return replace(job, method=method, settings=settings, benefit=True)
+
+
 def did_joining_help(job: Any, engine: Any, run: str) -> str:
     """What left-out rows say of every site; or why nobody knows, which does not stop the fit."""
     from fedkin.engines.nvflare import SitesNotReady, Unfinished
+    from fedkin.engines.site_report import SCORES, SUMS
     from fedkin.inference import benefit
     from fedkin.protocol import QuorumLost
 
     if job.weights is not None:
         return f"{NOT_KNOWN}: left-out rows are scored without weights.\n"
+    asked = NamedRuns(engine, run + SUMS, run + SCORES)
     try:
-        return str(benefit(_estimator(job, BenefitRuns(engine, run))).summary()) + "\n"
+        return str(benefit(_estimator(job, asked)).summary()) + "\n"
     except (QuorumLost, SitesNotReady, Unfinished, ValueError) as error:
         return f"{NOT_KNOWN}: {error}\n"
 
@@ -81,16 +111,14 @@ def _answered(place: Path) -> bool:
     return path.exists() and not path.read_text().startswith(NOT_KNOWN)
 
 
-class BenefitRuns:
-    """The engine under the names of the two runs that ask about left-out rows."""
+class NamedRuns:
+    """The engine under the names that its next runs shall have."""
 
-    def __init__(self, engine: Any, run: str) -> None:
-        from fedkin.engines.site_report import SCORES, SUMS
-
-        self.engine, self.names = engine, iter((run + SUMS, run + SCORES))
+    def __init__(self, engine: Any, *names: str) -> None:
+        self.engine, self.names = engine, iter(names)
 
     def run(self, *given: Any) -> Any:
-        """The next of the two; the first looks at the checks if they may stop the job."""
+        """The next of them; the first looks at the checks if they may stop the job."""
         checks, self.engine = self.engine.checks, replace(self.engine, checks=None)
         first = checks if checks is not None and checks.stop else None
         return replace(self.engine, run_id=next(self.names), checks=first).run(*given)

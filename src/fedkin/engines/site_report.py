@@ -15,6 +15,8 @@ from fedkin.protocol import Reason
 MODEL_FILE, REPORT_FILE = "model.npz", "report.txt"
 # A run that asks whether joining helps goes by two runs before it, with these ends to their names.
 SUMS, SCORES = ".held-out-sums", ".held-out-scores"
+# The same of a run that asks which way of sharing fits.
+WAYS_SUMS, WAYS_SCORES = ".ways-sums", ".ways-scores"
 # So do the checks of the table, and their words have a file beside the model.
 CHECKS_RUN, CHECKS_FILE = ".checks", "checks.txt"
 # Methods that can be fitted from sums of products by fold.
@@ -32,7 +34,8 @@ def site_report(run: str, method: str, model: Arrays, ledger: Ledger, state: Pat
     lines += [_array_in_words(name, array) for name, array in model.items()]
     lines += ["", "Did joining help us?", *joining_in_words(run, method, state)]
     lines += ["", "What deserves a look in our table (checks.txt):", *checks_in_words(run, state)]
-    runs = [name + end for name in (run, run + SUMS, run + SCORES) for end in ("", CHECKS_RUN)]
+    ends = ("", SUMS, SCORES, WAYS_SUMS, WAYS_SCORES)
+    runs = {run + end + checks for end in ends for checks in ("", CHECKS_RUN)}
     sent = [line for line in ledger.lines() if line["run"] in runs]
     left = [line for line in sent if line["withheld"] is None]
     size = sum(field["bytes"] for line in left for field in line["fields"].values())

@@ -15,7 +15,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedkin.estimators import best_files
 from fedkin.estimators.base import FederatedEstimator
-from fedkin.estimators.candidates import ONE, Fitted, checked, stays_alone, usual
+from fedkin.estimators.best_at_sites import fit_at_sites
+from fedkin.estimators.candidates import ALONE, ONE, Fitted, checked, stays_alone, usual
 from fedkin.estimators.mixed_classes import encoded
 from fedkin.estimators.ways import row_scores
 from fedkin.federation import Federation
@@ -72,8 +73,10 @@ class Best(FederatedEstimator):
         Parts in which rows are left out.
     random_state : int, RandomState or None
         Decides folds and starts.
-    engine : None
-        All sites must be in this process.
+    engine : engine or None
+        Who reaches the sites; None holds all of them in this process. Real sites hold their rows
+        and send sums of products by fold, then sums of scores: ways are linear models of a number
+        there, and weights are each way's chance of being the best.
 
     Attributes
     ----------
@@ -88,7 +91,7 @@ class Best(FederatedEstimator):
     new_site_weights_ : array of shape (W,)
         Weights at a site that was not in the fit, from whole sites left out.
     strength_ : float
-        How many rows the weights of all are worth beside a site's own.
+        How many rows the weights of all are worth beside a site's own; NaN for real sites.
     best_way_ : str
         The way with the largest weight over all sites.
     held_out_ : HeldOut
@@ -158,8 +161,10 @@ class Best(FederatedEstimator):
         TARGETS.accept("target", self.target)
         Whole(2).accept("folds", self.folds)
         self._forget()
-        if X is None or self.engine is not None:
-            raise ValueError("Best compares ways on rows that are in this process: fit(X, y, ...)")
+        if self.engine is not None:
+            return self._fit_at_sites(X)
+        if X is None:
+            raise ValueError("fit needs data: fit(X, y, groups=...), or an engine that has it")
         self.target_ = self._kind_of_target(X, y)
         data = self._data_of(X, y, groups)
         if len(data.X) < 2:
@@ -171,6 +176,20 @@ class Best(FederatedEstimator):
         self.client_names_ = np.array(data.names, dtype=object)
         self._adapted = {}
         self._account(data)
+        return self
+
+    def _fit_at_sites(self, X: Any) -> Best:
+        """Sites hold their rows: linear models of a number, weighed by sums of scores."""
+        if X is not None:
+            raise ValueError("the engine reaches sites that hold their own rows: fit() without X")
+        if self.target not in ("auto", "number"):
+            raise ValueError(
+                f"at real sites Best compares models of a number, not target={self.target!r}"
+            )
+        self.target_, self._adapted = "number", {}
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        fit_at_sites(self, seed, SITE_FOLDS)
+        self._warn_of_the_missing()
         return self
 
     def _kind_of_target(self, X: Any, y: Any) -> str:
@@ -247,16 +266,7 @@ class Best(FederatedEstimator):
     def _account(self, data: Federation) -> None:
         total = Traffic()
         for model in self.fitted_.values():
-            own = getattr(model, "traffic_", None)
-            if own is None:
-                continue
-            total.rounds += own.rounds
-            total.messages_up += own.messages_up
-            total.messages_down += own.messages_down
-            for name, size in own.bytes_up_by_field.items():
-                total.bytes_up_by_field[name] = total.bytes_up_by_field.get(name, 0) + size
-            for name, size in own.bytes_down_by_field.items():
-                total.bytes_down_by_field[name] = total.bytes_down_by_field.get(name, 0) + size
+            total.add(getattr(model, "traffic_", Traffic()))
         n_ways, m = len(self.ways_), data.n_clients
         total.bytes_up_by_field["scores"] = 8 * m * n_ways * (self.folds + 1)
         if ONE in self.fitted_ and self.target_ == "number":
@@ -403,6 +413,21 @@ class Best(FederatedEstimator):
         """
         check_is_fitted(self, "ways_")
         return of_ways(self.held_out_, self.best_way_)
+
+    def way_as_method(self) -> tuple[str, dict[str, Any]]:
+        """The best way as an estimator's name and its settings, to be fitted by itself.
+
+        One model for all is FMLR with one kind and no departures; staying alone is no method.
+        """
+        check_is_fitted(self, "ways_")
+        if self.best_way_ == ALONE:
+            raise ValueError("staying alone is the best way: there is nothing to join in")
+        if self.best_way_ == ONE:
+            return "FMLR", {"n_components": 1, "degrees": False, "site_noise": "common"}
+        model = self.fitted_[self.best_way_]
+        default = type(model)().get_params()
+        own = {k: v for k, v in model.get_params().items() if k not in ("engine", "random_state")}
+        return type(model).__name__, {k: v for k, v in own.items() if v != default[k]}
 
     def won_at(self) -> dict[str, list[str]]:
         """Sites at which each way has the largest weight, by the way's name."""

@@ -10,7 +10,12 @@ import numpy as np
 from fedkin.estimators.ways import row_scores, spread_of
 from fedkin.federation import Federation
 from fedkin.inference.gains import moderated
-from fedkin.models.least_squares import packed_statistics, residual_coefficients, solve_many
+from fedkin.models.least_squares import (
+    n_coefficients,
+    packed_statistics,
+    residual_coefficients,
+    solve_many,
+)
 
 # With more columns the covariance of departures has one variance for all slopes.
 FULL_COLUMNS = 5
@@ -42,32 +47,41 @@ def usual(target: str, data: Federation, n_components: int | None, seed: int) ->
 
 def _for_numbers(data: Federation, seed: int) -> dict[str, Any]:
     from fedkin.estimators.fgpr import FGPR
-    from fedkin.estimators.fmlr import FMLR
-    from fedkin.estimators.mixed_model import MixedModel
     from fedkin.estimators.site_models import PlainRegression
 
-    covariance = "full" if data.n_features <= FULL_COLUMNS else "isotropic"
     found: dict[str, Any] = {ALONE: PlainRegression(), ONE: PlainRegression(True)}
-    filled = int((data.sizes > 0).sum())
-    if filled > 1:
-        found["by degrees"] = MixedModel(covariance=covariance)
-        if _noise_differs(data):
-            found["by degrees, own noise"] = MixedModel(covariance=covariance, site_noise="own")
-    if filled >= KINDS_SITES:
-        found["by kind"] = FMLR(random_state=seed, **({} if covariance == "full" else KINDS_ALONE))
+    found |= linear_ways(packed_statistics(data, True).T, seed)
     if data.n_features <= CURVE_COLUMNS and len(data.X) <= CURVE_ROWS:
         found["common curve"] = FGPR(common=True)
     return found
 
 
-def _noise_differs(data: Federation) -> bool:
+def linear_ways(statistics: np.ndarray, seed: int) -> dict[str, Any]:
+    """Ways to join linear models that make sense, by the sites' sums of products (m, q)."""
+    from fedkin.estimators.fmlr import FMLR
+    from fedkin.estimators.mixed_model import MixedModel
+
+    n_features = n_coefficients(statistics.shape[1]) - 1
+    covariance = "full" if n_features <= FULL_COLUMNS else "isotropic"
+    filled = int((statistics[:, -1] > 0).sum())
+    found: dict[str, Any] = {}
+    if filled > 1:
+        found["by degrees"] = MixedModel(covariance=covariance)
+        if _noise_differs(statistics):
+            found["by degrees, own noise"] = MixedModel(covariance=covariance, site_noise="own")
+    if filled >= KINDS_SITES:
+        found["by kind"] = FMLR(random_state=seed, **({} if covariance == "full" else KINDS_ALONE))
+    return found
+
+
+def _noise_differs(statistics: np.ndarray) -> bool:
     """Whether sites' residual variances scatter more than their rows make them."""
-    statistics = packed_statistics(data, True).T
+    sizes = statistics[:, -1]
     coef, rank = solve_many(statistics)
     residual = np.einsum("mq,mq->m", residual_coefficients(coef), statistics)
-    degrees = np.maximum(data.sizes - rank, 0.0)
+    degrees = np.maximum(sizes - rank, 0.0)
     variances = np.where(degrees > 0, residual / np.maximum(degrees, 1.0), 0.0)
-    found = moderated(np.maximum(variances, 0.0), degrees, data.sizes.astype(float))
+    found = moderated(np.maximum(variances, 0.0), degrees, sizes)
     return bool((found.degrees - degrees).min(initial=np.inf) < SAME_NOISE)
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,33 +22,76 @@ from fedkin.inference.held_out import HeldOut, Scores
 from fedkin.models.least_squares import n_coefficients
 from fedkin.protocol import Replies
 
-WAYS = ("alone", "joining", "one model")
+ALONE, JOINING, ONE = "alone", "joining", "one model"
 
 
-def scores_at_sites(estimator: Any, ways: Any, folds: int, seed: int) -> HeldOut:
-    """What left-out rows say, asked of real sites through the estimator's engine.
+@dataclass(frozen=True)
+class FoldSums:
+    """Sums of products (m, F, q) of the sites' folds, as they sent them.
 
-    `ways` is what to fit in the way of joining: an unfitted estimator that asks for sums of
-    products once.
+    `part` are the sites with enough rows in every fold; `settings` is what they were asked with.
     """
-    _check(estimator)
+
+    names: tuple[str, ...]
+    sums: Floats
+    part: Indices
+    settings: HeldOutSettings
+    seed: int
+
+    @property
+    def whole(self) -> Floats:
+        """Sums of all rows of every site, (m, q)."""
+        return np.asarray(self.sums.sum(axis=1))
+
+    @property
+    def sizes(self) -> Floats:
+        """Rows of every site; none of those that take no part."""
+        return np.asarray(self.whole[:, -1])
+
+    def without(self, k: int) -> Floats:
+        """Sums (m, q) of all folds but one."""
+        return np.asarray(self.whole - self.sums[:, k])
+
+
+def sums_by_fold(engine: Any, fit_intercept: bool, folds: int, seed: int) -> FoldSums:
+    """Ask the sites for their sums."""
     settings = HeldOutSettings.from_mapping(
-        {"folds": folds, "fold_seed": seed, "fit_intercept": estimator.fit_intercept}
+        {"folds": folds, "fold_seed": seed, "fit_intercept": fit_intercept}
     )
-    run = estimator.engine.run(HELD_OUT, settings, None, seed)
-    names, sums = run.roster.names, run.result.statistics
+    run = engine.run(HELD_OUT, settings, None, seed)
+    sums = run.result.statistics
     part = np.flatnonzero(sums[:, :, -1].sum(axis=1) > 0)
     if not len(part):
         raise ValueError("no site has enough rows in every fold; ask for fewer folds")
-    models = [_joined(ways, names, _without(sums, k), part) for k in range(folds)]
-    whole = sums.sum(axis=(0, 1))
-    asked = settings.replace(
-        coef=np.stack([coef for coef, _ in models], axis=1),
-        quadratic=np.stack([form for _, form in models], axis=1),
-        pooled=np.stack([whole - sums[:, k].sum(axis=0) for k in range(folds)]),
+    return FoldSums(run.roster.names, sums, part, settings, seed)
+
+
+def scores_at_sites(estimator: Any, way: Any, folds: int, seed: int) -> HeldOut:
+    """What left-out rows say, asked of real sites through the estimator's engine.
+
+    `way` is what to fit in the way of joining: an unfitted estimator that asks for sums of products
+    once.
+    """
+    check_by_sums(estimator)
+    known = sums_by_fold(estimator.engine, estimator.fit_intercept, folds, seed)
+    return scores_of_ways(estimator.engine, {JOINING: way}, known)
+
+
+def scores_of_ways(engine: Any, ways: Mapping[str, Any], known: FoldSums) -> HeldOut:
+    """Scores of staying alone, of several ways of joining, by name, and of one model for all."""
+    n_folds = known.sums.shape[1]
+    models = [
+        [_as_forms(fitted_to_sums(way, known, known.without(k)), known) for way in ways.values()]
+        for k in range(n_folds)
+    ]
+    whole = known.whole.sum(axis=0)
+    asked = known.settings.replace(
+        coef=np.stack([np.stack([c for c, _ in fold], axis=1) for fold in models], axis=1),
+        quadratic=np.stack([np.stack([f for _, f in fold], axis=1) for fold in models], axis=1),
+        pooled=np.stack([whole - known.sums[:, k].sum(axis=0) for k in range(n_folds)]),
     )
-    found = estimator.engine.run(HELD_OUT, asked, None, seed).result
-    return _summed(found, names, sums)
+    found = engine.run(HELD_OUT, asked, None, known.seed).result
+    return _summed(found, (ALONE, *ways, ONE), known)
 
 
 def sums_at_sites(estimator: Any) -> tuple[tuple[str, ...], Floats]:
@@ -69,29 +114,31 @@ def sums_at_sites(estimator: Any) -> tuple[tuple[str, ...], Floats]:
     return run.roster.names, np.asarray(run.result.statistics.sum(axis=1))
 
 
-def _without(sums: Floats, k: int) -> Floats:
-    """Sums (m, q) of all folds but one."""
-    return np.asarray(sums.sum(axis=1) - sums[:, k])
-
-
-def _joined(
-    estimator: Any, names: tuple[str, ...], statistics: Floats, part: Indices
-) -> tuple[Floats, Floats]:
-    """Coefficients (m, p) and variance forms (m, p, p) of the joined models of one fold."""
+def fitted_to_sums(estimator: Any, known: FoldSums, statistics: Floats) -> Any:
+    """The estimator fitted to sums of products (m, q) of the sites that take part."""
     from sklearn.base import clone
 
-    replies = Replies(np.arange(len(part)), {"statistics": statistics[part]})
-    record = Record(1, "", np.arange(len(part)), replies, ())
+    replies = Replies(np.arange(len(known.part)), {"statistics": statistics[known.part]})
+    record = Record(1, "", np.arange(len(known.part)), replies, ())
     kept = {"fit_intercept": estimator.fit_intercept}
-    taking = tuple(names[k] for k in part)
+    taking = tuple(known.names[k] for k in known.part)
     engine = KeptReplies("sums by fold", taking, kept, record)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = clone(estimator).set_params(engine=engine).fit()
-    n_terms = n_coefficients(statistics.shape[1])
-    coef, form = np.zeros((len(names), n_terms)), np.zeros((len(names), n_terms, n_terms))
-    for k in part:
-        coef[k], form[k] = _read_off(model, names[k], n_terms - 1)
+        return clone(estimator).set_params(engine=engine).fit()
+
+
+def coefficients_of(model: Any, site: str, known: FoldSums) -> Floats:
+    """Coefficients (p,) with which a model predicts at a site, known to it or not."""
+    return _read_off(model, site, n_coefficients(known.sums.shape[2]) - 1)[0]
+
+
+def _as_forms(model: Any, known: FoldSums) -> tuple[Floats, Floats]:
+    """Coefficients (m, p) and variance forms (m, p, p) of a fitted model; zeros of the others."""
+    m, n_terms = len(known.names), n_coefficients(known.sums.shape[2])
+    coef, form = np.zeros((m, n_terms)), np.zeros((m, n_terms, n_terms))
+    for k in known.part:
+        coef[k], form[k] = _read_off(model, known.names[k], n_terms - 1)
     return coef, form
 
 
@@ -120,21 +167,20 @@ def _read_off(model: Any, site: str, d: int) -> tuple[Floats, Floats]:
     return np.append(mean[1 : d + 1] - mean[0], mean[0]), form
 
 
-def _summed(found: HeldOutResult, names: tuple[str, ...], sums: Floats) -> HeldOut:
+def _summed(found: HeldOutResult, ways: tuple[str, ...], known: FoldSums) -> HeldOut:
     """Sums over folds as one repetition."""
     assert found.totals is not None and found.products is not None and found.rows is not None
-    sizes = sums[:, :, -1].sum(axis=1)
-    rows = found.rows
+    sizes, rows = known.sizes, found.rows
     trained = (rows * (sizes[:, None] - rows)).sum(axis=1) / np.maximum(rows.sum(axis=1), 1.0)
     metrics = {}
     for s, name in enumerate(("log", "rmse")):
         totals = found.totals[:, :, s].sum(axis=1).T[:, None]
         products = found.products[:, :, s].sum(axis=1).transpose(1, 2, 0)[:, :, None]
         metrics[name] = Scores(totals, products)
-    return HeldOut(WAYS, names, sizes, rows.sum(axis=1)[None], trained[None], metrics)
+    return HeldOut(ways, known.names, sizes, rows.sum(axis=1)[None], trained[None], metrics)
 
 
-def _check(estimator: Any) -> None:
+def check_by_sums(estimator: Any) -> None:
     """Complain about what sums of products cannot answer."""
     shares = getattr(estimator, "share", None) == "statistics"
     normal = getattr(estimator, "family", "gaussian") == "gaussian"

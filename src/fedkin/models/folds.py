@@ -40,9 +40,14 @@ def row_folds(federation: Federation, n_folds: int, seed: int = 0) -> Indices:
 
 def site_folds(federation: Federation, n_folds: int, seed: int = 0) -> Indices:
     """The fold of every site, (m,), of nearly equal sizes."""
-    draw = uniforms(name_keys(federation.names, seed), 1, stream=_STREAM)[:, 0]
-    found = np.empty(federation.n_clients, dtype=np.intp)
-    found[np.argsort(draw)] = np.arange(federation.n_clients) % n_folds
+    return name_folds(federation.names, n_folds, seed)
+
+
+def name_folds(names: tuple[str, ...], n_folds: int, seed: int = 0) -> Indices:
+    """The same by the sites' names alone."""
+    draw = uniforms(name_keys(names, seed), 1, stream=_STREAM)[:, 0]
+    found = np.empty(len(names), dtype=np.intp)
+    found[np.argsort(draw)] = np.arange(len(names)) % n_folds
     return found
 
 

@@ -94,9 +94,8 @@ def common_weights(log_density: Floats, owner: Indices | None = None) -> Floats:
 
 def chances(log_density: Floats, owner: Indices) -> Floats:
     """Mean over draws of clients of each way's weight by its total log density, (W,)."""
-    _, place = np.unique(owner, return_inverse=True)
-    m = int(place.max(initial=-1)) + 1
-    totals = np.array([np.bincount(place, one, minlength=m) for one in log_density])
+    totals = _by_client(log_density, owner)
+    m = totals.shape[1]
     drawn = np.random.default_rng(0).dirichlet(np.ones(m), size=DRAWS) * m
     scores = drawn @ (totals - totals.max(axis=0)).T
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -111,7 +110,7 @@ def point_weights(residual: Floats, owner: Indices) -> Floats:
     """
     from scipy.optimize import nnls
 
-    lean = _least_error_chances(residual**2, owner)
+    lean = least_error_chances(_by_client(residual**2, owner), residual.shape[1])
     size = float((residual**2).mean(axis=1).min())
     if not size > 0:
         return lean
@@ -125,13 +124,21 @@ def point_weights(residual: Floats, owner: Indices) -> Floats:
     return np.asarray(found / found.sum())
 
 
-def _least_error_chances(square: Floats, owner: Indices) -> Floats:
-    """Mean over draws of clients of each way's normal likelihood, its noise profiled out, (W,)."""
+def _by_client(values: Floats, owner: Indices) -> Floats:
+    """Sums (W, m) over the rows of each client."""
     _, place = np.unique(owner, return_inverse=True)
     m = int(place.max(initial=-1)) + 1
-    totals = np.array([np.bincount(place, one, minlength=m) for one in square])
+    return np.array([np.bincount(place, one, minlength=m) for one in values])
+
+
+def least_error_chances(totals: Floats, n_rows: float) -> Floats:
+    """Mean over draws of clients of each way's normal likelihood, its noise profiled out, (W,).
+
+    From the clients' sums (W, m) of squared errors of `n_rows` rows in all.
+    """
+    m = totals.shape[1]
     drawn = np.random.default_rng(0).dirichlet(np.ones(m), size=DRAWS) * m
-    scores = -0.5 * square.shape[1] * np.log(np.maximum(drawn @ totals.T, 1e-300))
+    scores = -0.5 * n_rows * np.log(np.maximum(drawn @ totals.T, 1e-300))
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     return np.asarray((weights / weights.sum(axis=1, keepdims=True)).mean(axis=0))
 

@@ -160,6 +160,19 @@ class Traffic:
             for name, array in replies.arrays.items():
                 up[name] = up.get(name, 0) + array.nbytes
 
+    def add(self, other: Traffic) -> None:
+        """Add what another run sent."""
+        self.rounds += other.rounds
+        self.messages_down += other.messages_down
+        self.messages_up += other.messages_up
+        self.refused += other.refused
+        for own, theirs in (
+            (self.bytes_down_by_field, other.bytes_down_by_field),
+            (self.bytes_up_by_field, other.bytes_up_by_field),
+        ):
+            for name, size in theirs.items():
+                own[name] = own.get(name, 0) + size
+
     def sentence(self) -> str:
         """What travelled, in a sentence."""
         return (

@@ -1,6 +1,6 @@
 """A job as a person writes it: method, settings, schema, seed and rules in one TOML file.
 
-    method = "FMLR"
+    method = "FMLR"               # or "auto": the way of sharing that left-out rows call for
     name = "pressure-1"           # of the run; a new one if it is left out
     features = ["age", "bmi"]     # columns, in the order all sites use them
     weights = "visits"            # column that says how much each row counts, if there is one
@@ -39,6 +39,8 @@ from fedkin.engines.schema import JobSchema
 from fedkin.engines.site import check_run_name
 from fedkin.registry import ESTIMATORS
 
+# The method of a job that asks which way of sharing fits, and then fits it (`Best`).
+AUTO = "auto"
 KEYS = (
     *("method", "name", "features", "seed", "deadline", "benefit", "weights"),
     *("settings", "schema", "checks", "rules"),
@@ -78,8 +80,9 @@ class JobFile:
         if unknown:
             raise ValueError(f"there is no key {unknown[0]!r}; there are {', '.join(KEYS)}")
         method = told.get("method")
-        if method not in ESTIMATORS:
-            raise ValueError(f"method must be one of {', '.join(ESTIMATORS)}, not {method!r}")
+        known = [AUTO, *(name for name in ESTIMATORS if name != "Best")]
+        if method not in known:
+            raise ValueError(f"method must be one of {', '.join(known)}, not {method!r}")
         name = told.get("name")
         if name is not None:
             check_run_name(name)
