@@ -201,7 +201,7 @@ def test_auto_asks_which_way_fits_and_then_fits_it(organisations):
         np.testing.assert_allclose(found["coef"], expected, rtol=1e-9, atol=1e-9)
     assert "left-out log score" in (place / "ways.txt").read_text()
     report = (top / "lyon" / "records" / "pressure-auto" / "report.txt").read_text()
-    assert "What left us: 5 replies" in report and "joining gains" in report
+    assert "What left us: 7 replies" in report and "joining gains" in report
 
 
 def test_a_method_that_sites_do_not_allow_is_refused_by_them(organisations):

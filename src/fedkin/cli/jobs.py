@@ -9,7 +9,8 @@ from typing import Any
 import typer
 
 UNUSABLE = 2
-BENEFIT_FILE, CHECKS_FILE, WAYS_FILE = "benefit.txt", "checks.txt", "ways.txt"
+BENEFIT_FILE, CHECKS_FILE = "benefit.txt", "checks.txt"
+WAYS_FILE = "ways.txt"
 # What the question whether joining helps has sites send, beside the fit.
 BENEFIT_FIELDS = ("sums by fold", "scores of left-out rows")
 NOT_KNOWN = "Whether joining helps the sites is not known"
@@ -41,6 +42,8 @@ def run_job(job: Any, source: Path, kits: Path, out: Path, timeout: float) -> No
             weights=job.weights,
         )
         if job.method == AUTO:
+            if job.weights is not None:
+                raise ValueError("ways of sharing are compared without weights; name a method")
             job = _way_that_fits(job, engine, run, place)
             if job is None:
                 return
@@ -72,8 +75,6 @@ def _way_that_fits(job: Any, engine: Any, run: str, place: Path) -> Any:
     from fedkin.engines.site_report import WAYS_SCORES, WAYS_SUMS
     from fedkin.estimators.candidates import ALONE
 
-    if job.weights is not None:
-        raise ValueError("left-out rows are scored without weights: name a method instead of auto")
     asked = NamedRuns(engine, run + WAYS_SUMS, run + WAYS_SCORES)
     best = Best(**job.settings, random_state=job.seed, engine=asked).fit()
     told = f"{best.summary()}\n"

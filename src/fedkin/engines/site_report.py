@@ -34,8 +34,8 @@ def site_report(run: str, method: str, model: Arrays, ledger: Ledger, state: Pat
     lines += [_array_in_words(name, array) for name, array in model.items()]
     lines += ["", "Did joining help us?", *joining_in_words(run, method, state)]
     lines += ["", "What deserves a look in our table (checks.txt):", *checks_in_words(run, state)]
-    asked = [run + end for end in ("", SUMS, SCORES, WAYS_SUMS, WAYS_SCORES)]
-    runs = [name + end for name in asked for end in ("", CHECKS_RUN)]
+    ends = ("", SUMS, SCORES, WAYS_SUMS, WAYS_SCORES)
+    runs = {run + end + checks for end in ends for checks in ("", CHECKS_RUN)}
     sent = [line for line in ledger.lines() if line["run"] in runs]
     left = [line for line in sent if line["withheld"] is None]
     size = sum(field["bytes"] for line in left for field in line["fields"].values())
