@@ -26,6 +26,11 @@ def test_intervals_hold_most_differences(toy):
     assert found.estimate("right").mean >= 0.8
 
 
+def test_sites_with_the_same_groups_are_told_that_joining_helps(toy):
+    found = toy("benefit-known")
+    assert found.estimate("told").mean >= 0.9 and found.estimate("contrary").mean == 0.0
+
+
 def test_plans_are_near_what_is_found(toy):
     found = toy("plan-draws")
     ratio = found.column("planned") / found.column("excess")
