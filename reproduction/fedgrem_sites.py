@@ -225,8 +225,8 @@ def label_promises(results: Results, unlabelled: Results) -> list[Promise]:
 # Where a tenth of the labels does not halve the error, in words.
 MISSED: dict[tuple[str, int | str], str] = {
     ("activities", 10): (
-        "about five labels a class in 20 columns; why rows without labels help no more we do not "
-        "know"
+        "about five labels a class in 20 columns: on a split that was looked at linear "
+        "discriminant analysis of the labelled rows, shrunken, has the same error"
     ),
     ("pen digits", 10): "44 labels of ten classes: in some draws a class has none",
 }
