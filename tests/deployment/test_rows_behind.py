@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedkin import FedGMM, InProcess
+from fedkin import FGPR, FedGMM, InProcess
 from fedkin.algorithms import algorithm as find_algorithm
+from fedkin.datasets import make_gaussian_sites
 from fedkin.engines.site import SiteHalf
 from fedkin.federation import Federation
 from fedkin.models.common_sums import wholes
@@ -14,7 +15,7 @@ from fedkin.models.least_squares import unpack
 from fedkin.privacy.disclosure import DEFAULT_RULES, DisclosureRules, examine
 from fedkin.privacy.disclosure.look import Table
 from fedkin.privacy.policy import SitePolicy
-from fedkin.protocol import Ask, Fault, Reason
+from fedkin.protocol import Ask, Fault, QuorumLost, Reason
 from fedkin.protocol.gate import WITHHELD
 from tests.deployment.test_disclosure import half, honest_site
 
@@ -62,7 +63,7 @@ def test_a_rare_level_that_falls_into_one_fold_gives_its_patient_away(tmp_path):
     fault, _ = fold_sums(X, y, tmp_path / "kept", DEFAULT_RULES)
     assert fault == Fault(Reason.CELL, "statistics")
     site = half(X, y, tmp_path / "kept", DEFAULT_RULES, "scores", "held_out")
-    models = {"coef": np.zeros((1, 5, 4)), "quadratic": np.tile(np.eye(4), (1, 5, 1, 1))}
+    models = {"coef": np.zeros((1, 5, 1, 4)), "quadratic": np.tile(np.eye(4), (1, 5, 1, 1, 1))}
     pooled = {"pooled": np.tile(lifted.sum(axis=0), (5, 1))}
     assert site.answer(1, Ask("scores", pooled, models), 0).fault == Fault(Reason.CELL, "totals")
 
@@ -364,11 +365,10 @@ def test_a_pull_of_classes_where_all_rows_but_one_are_right_is_that_row(tmp_path
 # ------------------------------------------------------------------ curves and clouds
 
 
-def test_sums_at_points_chosen_on_purpose_read_every_patient_of_a_curve(tmp_path):
-    """What the rules do not stop, the page on deployment says so; a policy can refuse the steps.
+def test_sums_at_points_chosen_on_purpose_are_only_for_a_server_that_is_trusted(tmp_path):
+    """With lengths that are short beside the gaps between rows, sums at a point are of one row.
 
-    With a length that is short beside the gaps between rows, the sums at a point are those of the
-    one row next to it: a fine grid of points gives every target in one question.
+    A fine grid of points gives every target in one question.
     """
     rng = np.random.default_rng(31)
     x = np.sort(rng.uniform(0, 10, 40))[:, None]
@@ -383,15 +383,15 @@ def test_sums_at_points_chosen_on_purpose_read_every_patient_of_a_curve(tmp_path
         "frame": np.array([[0.0], [1.0]]),
         "units": np.array([0.0, 1.0]),
     }
-    refusing = SitePolicy(steps=("fgpr.describe", "fgpr.likelihood", "fgpr.settle"))
-    for policy, read in ((None, True), (refusing, False)):
+    trusting = SitePolicy(trusted=("fgpr.slopes", "fgpr.totals"))
+    for policy, read in ((trusting, True), (None, False)):
         known = find_algorithm("fgpr")
         client = Federation.from_clients({"a": (x, y)})
         given = (known, known.settings().for_sites(), client, 3, "run", tmp_path / str(read))
         site = SiteHalf(*given, disclosure=DEFAULT_RULES, policy=policy)
         answer = site.answer(1, Ask("totals", question), 0)
         if not read:
-            assert answer.fault == Fault(Reason.POLICY)
+            assert answer.fault == Fault(Reason.TRUST)
             continue
         gram = wholes(answer.arrays["gram"][0, 0, 0], len(grid) + 3)
         weight, target = np.diagonal(gram)[: len(grid)], gram[: len(grid), -1]
@@ -399,6 +399,28 @@ def test_sums_at_points_chosen_on_purpose_read_every_patient_of_a_curve(tmp_path
         found = target[near] / np.sqrt(weight[near])
         away = np.abs(found[:, None] - y[None]).min(axis=1)
         assert near.sum() >= 5 and (away < 1e-6).sum() >= 5
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_sites_that_keep_the_common_curve_back_still_share_a_prior():
+    """Under the rules a fit goes on without it, and says so; who insists on it hears why not."""
+    data = make_gaussian_sites(4, 60, random_state=2).federation
+    with pytest.warns(UserWarning, match="4 sites are not behind a common curve"):
+        enforced = FGPR(engine=InProcess(disclosure="enforce")).fit(data)
+    plain = FGPR(common=False, hyperprior=True).fit(data)
+    np.testing.assert_allclose(enforced.theta_, plain.theta_, rtol=1e-9)
+    assert not enforced.common_.any() and not enforced.missing_sites_
+    with pytest.raises(QuorumLost, match=r"allow\.trusted"):
+        FGPR(common=True, engine=InProcess(disclosure="enforce")).fit(data)
+
+
+def test_a_fit_whose_sites_kept_something_back_goes_on_from_its_journal(tmp_path):
+    data = make_gaussian_sites(3, 40, random_state=2).federation
+    engine = InProcess(disclosure="enforce", journal=tmp_path)
+    with pytest.warns(UserWarning, match="common curve"):
+        first = FGPR(engine=engine).fit(data)
+        again = FGPR(engine=engine).fit(data)
+    np.testing.assert_array_equal(again.theta_, first.theta_)
 
 
 @pytest.mark.parametrize("step", ["shared_moments", "own_moments"])

@@ -149,7 +149,9 @@ def program(roster: Roster, settings: FgprSettings) -> Program:
     result = _result(mixture, population, settled, len(roster), errors)
     if extent is None:
         return result
-    fit: CommonFit = yield from find_common(extent, len(roster), settings)
+    fit: CommonFit | None = yield from find_common(extent, len(roster), settings)
+    if fit is None:
+        return result
     limits = _limits(population.form)
     replies = yield compare(fit.shared, mixture.theta, np.array(population.target), limits)
     left_out = over_roster(replies["left_out"], replies.clients, len(roster), missing=0.0)
@@ -346,8 +348,8 @@ FGPR = Algorithm(
             {"loglik": LOGLIK, "own": OWN, "rows": ROWS},
             {"theta": THETA, "weights": WEIGHTS, **_LIMITS},
         ),
-        "slopes": Step(common_sites.slopes, _SUMS, _AT),
-        "totals": Step(common_sites.totals, _SUMS, _AT),
+        "slopes": Step(common_sites.slopes, _SUMS, _AT, trusts=True),
+        "totals": Step(common_sites.totals, _SUMS, _AT, trusts=True),
         "compare": Step(
             common_sites.compare,
             {"left_out": common.LEFT_OUT, "way": common.WAY, "rows": ROWS},

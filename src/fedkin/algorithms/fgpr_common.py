@@ -149,12 +149,18 @@ def _pooled(share: Floats, mean: Floats, spread: Floats) -> Floats:
 
 
 def find_common(extent: Extent, n_clients: int, settings: FgprSettings) -> Server:
-    """The common curve of all sites with what is left open of it."""
+    """The common curve of all sites with what is left open of it; None if all keep it back.
+
+    Whether there is one is a question unless `common=True` asks for it.
+    """
     place = min(len(extent.low), len(POINTS)) - 1
     n_points = settings.n_points or POINTS[place]
     first, *own = [Problem(kind, extent, n_points) for kind in _kinds(settings, extent)]
     problems = [first]
-    ends = yield from side_by_side(problems, [start_of(first.form, 1.0)], settings)
+    needed = settings.common is True
+    ends = yield from side_by_side(problems, [start_of(first.form, 1.0)], settings, needed)
+    if not ends:
+        return None
     ends += yield from side_by_side(own, [ends[0].point] * len(own), settings)
     problems += own
     best = _best(ends)

@@ -89,7 +89,7 @@ class Problem:
         return value + float(more), gradient + slope
 
 
-def ask(step: str, wanted: list[tuple[Problem, Floats]], note: str) -> Ask:
+def ask(step: str, wanted: list[tuple[Problem, Floats]], note: str, needed: bool = True) -> Ask:
     """For sums at several parameters of several kinds, on the same points."""
     first = wanted[0][0]
     common = {
@@ -99,20 +99,25 @@ def ask(step: str, wanted: list[tuple[Problem, Floats]], note: str) -> Ask:
         "frame": first.extent.units.frame,
         "units": first.extent.units.target,
     }
-    return Ask(step, common, note=note)
+    return Ask(step, common, note=note, needed=needed)
 
 
 def side_by_side(
-    problems: list[Problem], starts: list[Floats], settings: FgprSettings
+    problems: list[Problem], starts: list[Floats], settings: FgprSettings, needed: bool = True
 ) -> Generator[Ask, Replies, list[Minimum]]:
-    """Several searches at once: what they want to know next is one round."""
+    """Several searches at once: what they want to know next is one round.
+
+    None of them ends if what is not `needed` is kept back by everybody.
+    """
     searches: list[Any] = [p.search(start, settings) for p, start in zip(problems, starts)]
     ends: list[Minimum | None] = [None] * len(searches)
     wanted = {k: next(search) for k, search in enumerate(searches)}
     while wanted:
         active = list(wanted)
         pairs = [(problems[k], wanted[k]) for k in active]
-        replies = yield ask("slopes", pairs, "common curve")
+        replies = yield ask("slopes", pairs, "common curve", needed)
+        if not len(replies.clients):
+            return []
         told = list(sums_of(replies, problems[0]))
         for k, sums in zip(active, told):
             try:

@@ -26,6 +26,7 @@ from fedkin.protocol import (
     QuorumLost,
     Reason,
     Refusal,
+    Replies,
     Roster,
     Run,
     Step,
@@ -273,7 +274,9 @@ def _ask_clients(
     n_answered = 0 if replies is None else len(replies.clients)
     # A site that withholds by its own rule has answered: it is not missing.
     n_withheld = sum(fault.reason in WITHHELD for fault in faults.values())
-    if replies is None or n_answered < rules.quorum * (len(asked) - n_withheld):
+    if replies is None and not ask.needed and n_withheld == len(asked):
+        replies = Replies(np.empty(0, dtype=np.intp), {})
+    elif replies is None or n_answered < rules.quorum * (len(asked) - n_withheld):
         _no_quorum(number, n_answered, len(asked), rules, refusals, link.last_error)
     return Record(number, fingerprint, asked, replies, refusals, dropped)
 

@@ -381,7 +381,7 @@ class _LocalLink:
             own: Arrays = {name: array[i : i + 1] for name, array in arrays.items()}
             sent = {**ask.common, **{name: array[k] for name, array in ask.personal.items()}}
             guard = self.guards[k]
-            fault = guard.question(ask.step, asked)
+            fault = Fault(Reason.TRUST) if step.trusts else guard.question(ask.step, asked)
             if fault is None:
                 own, fault = guard.release(
                     step.replies(ask.fields), own, behind.get(k), sent, step.cuts

@@ -304,6 +304,9 @@ class SiteHalf:
             logger.warning("round %d: %s", number, refused)
             return self._withheld(number, ask, Fault(Reason.POLICY))
         if self.guard is not None:
+            step = self.algorithm.step(ask.step)
+            if step.trusts and not self.policy.trusts(self.algorithm.name, ask.step):
+                return self._withheld(number, ask, Fault(Reason.TRUST))
             fault = self.guard.question(ask.step, digest(ask))
             if fault is not None:
                 return self._withheld(number, ask, fault)

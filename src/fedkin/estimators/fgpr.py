@@ -23,6 +23,7 @@ from fedkin.models.gp_rows import Prepared, prepare, thinned
 from fedkin.models.gp_uncertainty import cloud
 from fedkin.models.kernels import from_spec
 from fedkin.models.site_curves import CurvePlan
+from fedkin.protocol import Reason
 from fedkin.tables import Table
 
 
@@ -226,6 +227,13 @@ class FGPR(CurveEstimator):
         super()._warn(federation)
         if not self._result.learnt:
             self._warning(NOTHING_LEARNT, NothingLearntWarning)
+        kept_back = sorted({r.site for r in self.refusals_ if r.reason is Reason.TRUST})
+        if kept_back:
+            self._warning(
+                f"{len(kept_back)} sites are not behind a common curve: sums at points of the "
+                "server could single rows out, and their policies do not name fgpr.slopes and "
+                "fgpr.totals (allow.trusted); common=False does not ask for them"
+            )
         if self._used.optimizer == "adam-restarted":
             self._warning(
                 "Adam begun anew in every round settles where the signs of the sites' gradients "

@@ -5,6 +5,7 @@
     steps = ["fmlr.statistics", "standardizer.*"]
     fields = ["statistics", "centre", "rows", "sums", "squares"]
     coordinators = ["admin@fedkin.org"]
+    trusted = ["fgpr.slopes", "fgpr.totals"]  # could single rows out: none by default
 
     [limits]
     rounds = 500
@@ -32,7 +33,7 @@ from fedkin.privacy.disclosure import DEFAULT_RULES, DisclosureRules
 
 Names = tuple[str, ...] | None
 SECTIONS = {
-    "allow": ("methods", "steps", "fields", "coordinators"),
+    "allow": ("methods", "steps", "fields", "coordinators", "trusted"),
     "limits": ("rounds", "runs_per_day"),
     "mode": ("dry_run", "approve"),
     "disclosure": tuple(rule.name for rule in fields(DisclosureRules)),
@@ -51,6 +52,7 @@ class SitePolicy:
     steps: Names = None
     fields: Names = None
     coordinators: Names = None
+    trusted: Names = None
     rounds: int | None = None
     runs_per_day: int | None = None
     dry_run: bool = False
@@ -112,6 +114,10 @@ class SitePolicy:
         if self.rounds is not None and number > self.rounds:
             return f"round {number}, limits.rounds is {self.rounds}"
         return None
+
+    def trusts(self, method: str, step: str) -> bool:
+        """Whether the server is trusted with a question that could single rows out."""
+        return bool({f"{method}.{step}", f"{method}.*"} & set(self.trusted or ()))
 
 
 def _known(what: str, told: Mapping[str, Any], known: Sequence[str] | Mapping[str, Any]) -> None:

@@ -45,6 +45,9 @@ class Step:
     cuts: bool = False
     """Whether the reply is about parts of the rows that are chosen by their places alone. A second
     cut of the same rows adds equations to the first, and enough of them give every row."""
+    trusts: bool = False
+    """Whether a server that chooses its question on purpose reads single rows from one reply. Sites
+    with disclosure rules answer only if their policy names the step (`allow.trusted`)."""
 
     def replies(self, fields: tuple[str, ...]) -> Schema:
         """The schema of a reply that holds these optional fields, too."""

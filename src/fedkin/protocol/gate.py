@@ -42,6 +42,10 @@ class Reason(StrEnum):
         "withheld by the site's rule: its rows have left cut into other parts; keep folds and seed"
     )
     BUDGET = "withheld by the site's rule: more questions than it answers"
+    TRUST = (
+        "withheld by the site's rule: the question could single rows out; its policy has to name "
+        "the step (allow.trusted), or a job does without it (FGPR: common=False)"
+    )
     POLICY = "not allowed by the site's policy"
     ERROR = "the client function failed"
     LATE = "no answer in time"
@@ -93,6 +97,7 @@ WITHHELD = frozenset(
         Reason.DIFFERENCE,
         Reason.CUT,
         Reason.BUDGET,
+        Reason.TRUST,
         Reason.POLICY,
     }
 )

@@ -83,7 +83,8 @@ class Ask:
     `common` goes to all; `personal` has the roster as first axis and each client gets its row.
     `fields` names which of the step's optional fields shall come back besides the others.
     `who` (positions in the roster) narrows who is asked, `fraction` draws that share of them.
-    `note` is what a progress bar shows.
+    `note` is what a progress bar shows. What is not `needed` may be withheld by everybody's own
+    rules: the program goes on, with replies of nobody.
     """
 
     step: str
@@ -93,6 +94,7 @@ class Ask:
     who: Indices | None = None
     fraction: float = 1.0
     note: str = ""
+    needed: bool = True
 
 
 class TracedReply(dict[str, Array]):
