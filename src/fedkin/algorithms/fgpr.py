@@ -152,6 +152,9 @@ def program(roster: Roster, settings: FgprSettings) -> Program:
     fit: CommonFit | None = yield from find_common(extent, len(roster), settings)
     if fit is None:
         return result
+    if settings.common is True:
+        # It was asked for: nobody has to say whether it suits them.
+        return result.with_common(fit, None, np.ones(len(roster) + 1, dtype=bool))
     limits = _limits(population.form)
     replies = yield compare(fit.shared, mixture.theta, np.array(population.target), limits)
     left_out = over_roster(replies["left_out"], replies.clients, len(roster), missing=0.0)

@@ -310,8 +310,6 @@ def chosen(left_out: Floats, way: Floats, settings: FgprSettings) -> Bools:
     is clearly better for it.
     """
     gain, as_new = (left_out[:, :, 1] - left_out[:, :, 0]).T
-    if settings.common is True:
-        return np.ones(len(gain) + 1, dtype=bool)
     use = np.full(len(gain) + 1, not _speaks_against(gain))
     if settings.personalise == "choose":
         use[:-1] = np.where(way == 0, use[:-1], way < 0)

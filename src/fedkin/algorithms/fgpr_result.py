@@ -95,8 +95,8 @@ class FgprResult(Result):
     common_heard: Bools | None = None
     theta_errors: Floats | None = None
 
-    def with_common(self, fit: CommonFit, left_out: Floats, use: Bools) -> Self:
-        """With a common curve and who uses it."""
+    def with_common(self, fit: CommonFit, left_out: Floats | None, use: Bools) -> Self:
+        """With a common curve, who uses it, and what rows left out said of it, if anything."""
         shared = fit.shared
         return replace(
             self,
@@ -330,11 +330,13 @@ class FgprResult(Result):
         """What left the sites, and what did not."""
         optimizer = about.settings.optimizer
         account = [SENT[optimizer]]
-        if self.left_out is not None:
+        if self.common_theta is not None:
+            asked = self.left_out is not None
             account.append(
                 "For the common curve each site sent sums over its rows, with slopes in every "
-                "round of the search: a site of few rows can be read from them. At the end it sent "
-                "the log density of its rows, left out, without and with the common curve."
+                "round of the search: a site of few rows can be read from them."
+                + " At the end it sent the log density of its rows, left out, without and with the "
+                "common curve." * asked
             )
         if self.own.any():
             still_open = ", averaged over what their rows leave open" * (optimizer != "none")

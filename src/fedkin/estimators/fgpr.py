@@ -155,7 +155,7 @@ class FGPR(CurveEstimator):
         differ least; a spline has no length, NaN); None without one.
     left_out_ : array of shape (m, 2, 2) or None
         Log density of each site's rows, each left out and all of them left out (as at a new site):
-        without the common curve and with it.
+        without the common curve and with it. None where there was no choice (`common`).
     client_names_ : array of shape (m,)
         Names of the sites, in the order of all arrays.
     converged_ : bool
