@@ -18,9 +18,9 @@ Where we differ from the paper
 - A stopping rule instead of T = 1000. A gradient step that would diverge is halved, and counted.
 - `second_start`: after the local fits every site fits once more from the centres of all and keeps
   the likelier fit. A site whose own start went astray is repaired; no further field leaves.
-- Where groups that sites found alone could be matched otherwise at more than a third of them (few
-  rows a site, as a rule), sites depart from one mixture of all (`shaped`), if that foretells rows
-  that are left out better. `second_start=False` keeps to the sites' own fits.
+- Where groups that sites found alone could be matched otherwise at more than a third of them, and a
+  typical site has fewer than five rows a group, sites depart from one mixture of all (`shaped`), if
+  that foretells rows that are left out better. `second_start=False` keeps to the sites' own fits.
 - Mixtures of regressions start from all sites together (`init="federated"`).
 - The noise of the regressions, if not given, is one for all sites: the median site's. Each site's
   own shrinks with its own overfit, which then looks like certainty.
@@ -74,6 +74,9 @@ MOST_COEFFICIENTS = 200
 # The least variance and the least value of a weight that is shared.
 LEAST_WEIGHT_NOISE = 1e-9
 LEAST_WEIGHT = 1e-6
+# With as many rows a group own fits stand by themselves, and sites with foreign rows stay apart
+# from the others in them, which in one mixture of all they do not.
+ROWS_OF_A_GROUP = 5
 
 
 class FedGremSettings(JoinedSettings):
@@ -267,7 +270,9 @@ class FedGrem(Coordinator):
         settings, ambiguous = self.settings, self.ambiguous[self.last.heard]
         asked = settings.plain and settings.second_fit and not settings.standard_errors
         asked = asked and settings.given_start is None and len(ambiguous) >= LEAST_SITES
-        return bool(asked and ambiguous.mean() > 1.0 - MOST_TRUSTED)
+        rows = np.median(self.rows[self.last.heard]) if asked else np.inf
+        few = rows < ROWS_OF_A_GROUP * self.shared.shape[1]
+        return bool(few and ambiguous.mean() > 1.0 - MOST_TRUSTED)
 
     @property
     def _few_enough(self) -> bool:
