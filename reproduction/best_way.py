@@ -213,14 +213,14 @@ STUDIES = (
         shows="Best",
         title="Best beside its candidates",
         protocol=(
-            "Thirty per cent of every site's rows are held out, ten or all others learnt from; two "
-            "splits, for they take half an hour. Real sites: sleepstudy, Exam, Parkinsons by time, "
-            "and three tables that nobody looked at while Best was built (Grunfeld, Cigar, Produc; "
-            "logarithms). Drawn sites: three kinds of regressions, two far clusters, curves of one "
-            "prior, three groups of rows; and the rows of 30 people's activities (60 each, five principal "
-            "components) without a target. *hindsight*: the best candidate of that split in the "
-            "mean over sites. A site is worse than alone where the paired difference of its "
-            "held-out log scores is below zero at 2.5 %."
+            "Thirty per cent of every site's rows are held out, ten or all others learnt from; "
+            "two splits, for they take half an hour. Real sites: sleepstudy, Exam, Parkinsons by "
+            "time, and three tables that nobody looked at while Best was built (Grunfeld, Cigar, "
+            "Produc; logarithms). Drawn sites: three kinds of regressions, two far clusters, "
+            "curves of one prior, three groups of rows; and the rows of 30 people's activities "
+            "(60 each, five principal components) without a target. *hindsight*: the best "
+            "candidate of that split in the mean over sites. A site is worse than alone where the "
+            "paired difference of its held-out log scores is below zero at 2.5 %."
         ),
         one=best_once,
         figure=partial(dots, by=("table", "rows", "method"), measures=("log", "worse than alone")),
