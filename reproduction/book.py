@@ -144,7 +144,7 @@ INTRODUCTION = (
 )
 SUMMARY_COLUMNS = ("", "the paper says", "holds", "farthest from a printed number", "why")
 # Open promises of one study that stand on the page of all; the study's own has them all.
-SHOWN_PROMISES = 2
+SHOWN_PROMISES = 1
 PROMISE_COLUMNS = ("study", "promise", "found", "promised", "")
 PICTURES_A_LINE = 4
 PLURAL = {
