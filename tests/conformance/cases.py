@@ -593,7 +593,7 @@ CASES = (
         _COMMON,
         _PRIOR,
         _gaussian_process,
-        ("theta", "common_bound", "left_out"),
+        ("theta", "common_bound"),
         variant="common curve",
         start_counts=True,
         never_met=1e-300,

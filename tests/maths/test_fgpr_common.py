@@ -8,6 +8,7 @@ import pytest
 from fedkin.algorithms.fgpr_common import chosen, extent_of
 from fedkin.algorithms.fgpr_own_way import Rival
 from fedkin.algorithms.fgpr_settings import FgprSettings
+from fedkin.engines import InProcess
 from fedkin.estimators import FGPR
 from fedkin.federation import Federation
 from fedkin.models.common_dense import Rows, dense_posterior
@@ -81,6 +82,12 @@ def test_parameters_are_in_the_units_of_the_data(model):
     departs = found["level variance"] + found["own variance"]
     assert 0.3 < found["noise variance"] < 4.0 and 8.0 < departs < 150.0
     assert found["common lengths"].shape == (1,) and found["own smoothness"] in (np.inf, 2.5, 1.5)
+
+
+def test_sites_asked_one_at_a_time_say_the_same_of_it(sites, model):
+    alone = FGPR(engine=InProcess(block_size=1)).fit(sites[0])
+    np.testing.assert_array_equal(alone.common_, model.common_)
+    np.testing.assert_allclose(alone.left_out_, model.left_out_, rtol=1e-6)
 
 
 def test_sites_that_begin_together_and_fan_out_are_known_to():
