@@ -347,7 +347,8 @@ STUDIES = (
             "the ends of curves were looked at before. *worst* is the mean log density at the "
             "worst site, *worse* the share of sites with a larger error than alone (weak "
             "priors), *rows* how many were predicted. Coverage is judged over all five "
-            "splits. Where curves have few rows, some splits end them at the same one."
+            "splits. Where curves have few rows, some splits end them at the same one. "
+            "Promises about all tables together were made after one split had been seen."
         ),
         one=one,
         figure=partial(

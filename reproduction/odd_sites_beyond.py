@@ -380,7 +380,8 @@ STUDIES = (
         protocol="Clean federations that are heterogeneous in the way of their method, and the "
         "outlier tasks of the papers (one site of ten in B.1; a tenth of the sites elsewhere). "
         "False alarms: sites with a p-value below .05; any_false: federations in which a clean "
-        "site is odd at 5 % by Holm; power: odd sites that are odd at 5 % by Holm.",
+        "site is odd at 5 % by Holm; power: odd sites that are odd at 5 % by Holm. Rows of "
+        "*curves* are of a later day than the others.",
         one=odd_once,
         figure=draw_odd,
         promises=odd_promises,

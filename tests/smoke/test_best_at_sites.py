@@ -87,6 +87,11 @@ def test_a_site_with_few_rows_is_named_and_in_no_fit(sites):
     np.testing.assert_array_equal(model.site_weights_[2], model.weights_)
 
 
+def test_one_site_has_nobody_to_share_with():
+    with pytest.raises(ValueError, match="only site 'site-0' has enough rows"):
+        Best(engine=Sites(made(m=1)), random_state=0).fit()
+
+
 @pytest.mark.parametrize(
     ("parameters", "given", "message"),
     [

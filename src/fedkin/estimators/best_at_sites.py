@@ -88,6 +88,11 @@ def fit_at_sites(best: Any, seed: int, site_folds: int) -> None:
 
 def _ways(candidates: Any, known: FoldSums, seed: int) -> dict[str, Any]:
     """Ways of joining, by name; those that sums of products do not fit are refused."""
+    if len(known.part) < 2:
+        raise ValueError(
+            f"only site {known.names[known.part[0]]!r} has enough rows in every fold: ways of "
+            "sharing are compared among two sites or more; ask for fewer folds"
+        )
     if candidates is None:
         return linear_ways(known.whole, seed)
     given = checked(candidates)
