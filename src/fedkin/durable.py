@@ -12,6 +12,7 @@ import io
 import math
 import os
 import secrets
+import time
 import zipfile
 import zlib
 from pathlib import Path
@@ -36,6 +37,8 @@ DAMAGE = (
 )
 # Nobody but the owner reads what a run, a site or a key holder keeps.
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
+# Seconds between looks at a lock that somebody else holds.
+LOCK_POLL = 0.2
 # What the process's own mask leaves of these: for files that are made to be handed on.
 ANYBODY = 0o666
 _SEAL = b"fedkin sha256 "
@@ -182,8 +185,18 @@ class FolderLock:
         self.path = private_folder(folder) / "lock"
         self._file: int | None = None
 
-    def take(self) -> None:
-        """Take the lock at once or raise `Locked`."""
+    def take(self, patience: float = 0.0) -> None:
+        """Take the lock, or raise `Locked` if somebody else has it for `patience` seconds."""
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                return self._take()
+            except Locked:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(LOCK_POLL)
+
+    def _take(self) -> None:
         held = os.open(self.path, os.O_CREAT | os.O_RDWR, PRIVATE_FILE)
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -191,9 +191,41 @@ class SimLink(SiteLink):
         self.halves.pop(k, None)
         self.disk.lose(self.folder / DATA.names[k])
 
-    def finish(self):
-        for k, number in self.acknowledged.items():
-            self.half(k).finish(number, self.for_site(k))
+    def end(self, ends):
+        failed = {}
+        for k, end in ends.items():
+            try:
+                fault = self._tell_end(k, end)
+            except Crash:
+                self._die(k)
+                fault = Fault(Reason.LATE)
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+                fault = Fault(Reason.DISK)
+            if fault is not None:
+                failed[k] = fault
+        if self.schedule.happens(self.schedule.fate_rate / 4, "server dies at the end"):
+            raise Crash("server")
+        return failed
+
+    def _tell_end(self, k, end):
+        schedule, name = self.schedule, DATA.names[k]
+        fate = ""
+        if schedule.happens(schedule.fate_rate, "fate"):
+            fate = str(schedule.rng.choice(FATES))
+            schedule.told[-1] = f"end, {name}: {fate}"
+        if fate == "die before":
+            self._die(k)
+        if fate in ("silent", "die before"):
+            return Fault(Reason.LATE)
+        self._damage(k)
+        half = self.half(k)
+        fault = half.finish(end.acknowledged, end.model)
+        if fate == "twice":
+            fault = half.finish(end.acknowledged, end.model)
+        if fate == "die after":
+            self._die(k)
+        return Fault(Reason.LATE) if fate in ("lost", "die after") else fault
 
 
 def simulate(number: int, folder: Path, on_loss: str = "wait") -> tuple[Run, Schedule]:

@@ -101,8 +101,8 @@ class Halves(SiteLink):
                 blocks.append((np.array([k]), leaves.arrays))
         return blocks, failed
 
-    def finish(self):
-        pass
+    def end(self, ends):
+        return {}
 
 
 def halves(tmp_path, tables, policies=None):

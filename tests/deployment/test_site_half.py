@@ -59,9 +59,9 @@ class LossyLink(SiteLink):
                 blocks.append((np.array([k]), answer.arrays))
         return blocks, failed
 
-    def finish(self):
-        for k, number in self.acknowledged.items():
-            self.half(k).finish(number, self.for_site(k))
+    def end(self, ends):
+        faults = {k: self.half(k).finish(end.acknowledged, end.model) for k, end in ends.items()}
+        return {k: fault for k, fault in faults.items() if fault is not None}
 
 
 def run(case, folder, fate=lambda number, site: None):

@@ -97,8 +97,8 @@ class Link(Protocol):
     def deliver(self, result: Any) -> None:
         """What the program returned; sites get their models of it when the run has ended."""
 
-    def finish(self) -> None:
-        """The run has ended: what the clients offered last counts."""
+    def finish(self) -> Faults:
+        """The run has ended: what the clients offered last counts. Who did not hear it, and why."""
 
     def memories(self) -> Memory:
         """The clients' memories, where the engine may see them."""
@@ -164,7 +164,7 @@ def drive(
             algorithm, settings, roster, link, rules or Rules(), journal, progress, books, audience
         )
         link.deliver(result)
-        link.finish()
+        _end(link, roster, rules or Rules())
         if journal is not None:
             journal.finish(result)
     run = Run(
@@ -178,6 +178,15 @@ def drive(
     )
     audience.end(run)
     return run
+
+
+def _end(link: Link, roster: Roster, rules: Rules) -> None:
+    """Tell everybody; a run that waits has not ended before every site has its model."""
+    faults = {roster.names[k]: fault for k, fault in sorted(link.finish().items())}
+    if faults and rules.on_loss == "wait":
+        raise SiteLost(faults) from link.last_error
+    for site, fault in faults.items():
+        logger.warning("site %r has no model of the run: %s; resume it to tell it", site, fault)
 
 
 def _converse(

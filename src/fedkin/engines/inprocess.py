@@ -320,9 +320,10 @@ class _LocalLink:
     def deliver(self, result: Any) -> None:
         """Everybody's model is where the result is."""
 
-    def finish(self) -> None:
+    def finish(self) -> Faults:
         """Nothing is left to acknowledge in one process."""
         self._compute_skipped()
+        return {}
 
     def replay(self, ask: Ask, record: Record) -> None:
         """Take a round of the journal: from the kept memories, else by computing it again."""

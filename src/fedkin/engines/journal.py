@@ -59,14 +59,16 @@ class Journal:
         configuration: Mapping[str, Any],
         about: Mapping[str, Any],
         data: Callable[[bytes], str] | None = None,
+        patience: float = 0.0,
     ) -> None:
         """Start a run, or make sure that the run in this folder is the same one; until `close`.
 
         `about` is written down, too, but may differ when the run goes on (rules, deadlines). `data`
-        gives a fingerprint of the rows with a salt; engines that see no rows have none.
+        gives a fingerprint of the rows with a salt; engines that see no rows have none. `patience`
+        is how many seconds another process may still be at work in the folder.
         """
         self._lock = FolderLock(self.folder)
-        self._lock.take()
+        self._lock.take(patience)
         try:
             self._begin_or_go_on(configuration, about, data)
         except BaseException:

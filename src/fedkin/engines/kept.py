@@ -104,8 +104,9 @@ class _KeptLink:
     def deliver(self, result: Any) -> None:
         """Everybody's model is where the result is."""
 
-    def finish(self) -> None:
+    def finish(self) -> Faults:
         """Nobody waits for an end."""
+        return {}
 
     def memories(self) -> Memory:
         return None

@@ -29,8 +29,16 @@ class Question:
     acknowledged: int
 
 
+@dataclass(frozen=True)
+class End:
+    """What one site hears when the run is over: which reply was its last, and its model."""
+
+    acknowledged: int
+    model: dict[str, Array]
+
+
 class SiteLink(ABC):
-    """Asks sites that keep their own memory; a subclass says how (`put`)."""
+    """Asks sites that keep their own memory; a subclass says how (`put`, `end`)."""
 
     gated = False
     rewinds = False
@@ -63,6 +71,23 @@ class SiteLink(ABC):
         more, failed = self.put(again)
         kept = {k: fault for k, fault in faults.items() if k not in again}
         return [*batches, *more], {**kept, **failed}
+
+    @abstractmethod
+    def end(self, ends: Mapping[int, End]) -> Faults:
+        """Tell these sites that the run is over; who did not hear it or failed, and why."""
+
+    def finish(self) -> Faults:
+        """Tell everybody who was heard; who lost the last memory is helped to it and told again."""
+        ends = {k: End(n, self.for_site(k)) for k, n in self.acknowledged.items() if n > 0}
+        faults = self.end(ends)
+        lost = [k for k, fault in faults.items() if fault.reason in _REPEATED]
+        repeated = {k: self._counted[k] for k in lost if k in self._counted}
+        if not repeated:
+            return faults
+        _, still = self.put(repeated)
+        again = [k for k in repeated if k not in still]
+        kept = {k: fault for k, fault in faults.items() if k not in again}
+        return {**kept, **self.end({k: ends[k] for k in again})}
 
     def settle(self, number: int, accepted: Indices) -> None:
         """These sites' replies were used; they hear of it with their next question."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import fedkin
 from fedkin.algorithms import algorithm as find_algorithm
-from fedkin.durable import FolderLock, Locked
+from fedkin.durable import FolderLock
 from fedkin.engines.schema import JobSchema
 from fedkin.engines.site import MOST_DEATHS, Deaths, SiteHalf, check_run_name
 from fedkin.engines.site_data import CannotTakePart, site_data
@@ -22,8 +22,7 @@ from fedkin.protocol import Fault, ProtocolError, Reason
 
 logger = logging.getLogger("fedkin.site")
 
-# Seconds between looks at a lock that somebody else holds, and how long to look.
-POLL = 0.2
+# Seconds to wait for a folder that a process from before still holds.
 PATIENCE = 30.0
 DAY = 24 * 3600.0
 
@@ -133,12 +132,5 @@ def _runs_of_a_day(state: Path) -> int:
 def own_state(state: Path, patience: float = PATIENCE) -> FolderLock:
     """A process left over from before a crash must be gone before we touch its memory."""
     lock = FolderLock(state)
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            lock.take()
-            return lock
-        except Locked:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(POLL)
+    lock.take(patience)
+    return lock

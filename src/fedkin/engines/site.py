@@ -358,14 +358,15 @@ class SiteHalf:
         self.deaths.answered()
         return Departure({}, fault)
 
-    def finish(self, acknowledged: int, model: Arrays | None = None) -> None:
+    def finish(self, acknowledged: int, model: Arrays | None = None) -> Fault | None:
         """The run is over: what went with the last accepted reply counts, and the model is kept.
 
         The site's model is the shared part and its own row of the result, as the server sent
-        them, and the memory that never left.
+        them, and the memory that never left. A fault if that memory is damaged or lost.
         """
         fault = self.memory.acknowledge(acknowledged)
         if fault is not None:
+            self._damaged_at = acknowledged
             logger.error("run %s has ended, but what was learnt is lost: %s", self.run, fault)
         arrays = {name: array for name, array in (model or {}).items() if _is_model(name, array)}
         own = {f"memory.{name}": array[0] for name, array in (self.memory.read() or {}).items()}
@@ -373,3 +374,4 @@ class SiteHalf:
         method, state = self.algorithm.name, self.memory.folder.parent
         report = site_report(self.run, method, {**arrays, **own}, self.ledger, state)
         write_bytes(self.memory.folder / REPORT_FILE, report.encode())
+        return fault

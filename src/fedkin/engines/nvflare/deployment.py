@@ -7,14 +7,13 @@ import io
 import logging
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedkin.durable import close_to_others, private_folder
-from fedkin.engines import keeper
+from fedkin.engines.keeper import Keeper
 from fedkin.engines.nvflare.jobs import Job
 from fedkin.engines.nvflare.kits import ADMIN, Kits, write_json
 from fedkin.engines.nvflare.participants import Kit
@@ -49,7 +48,7 @@ class Deployment:
         self.state: dict[str, Path] = {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._session: Any = None
-        self._keeper: subprocess.Popen[bytes] | None = None
+        self._keeper = Keeper()
         if sites is not None:
             self._configure(sites)
 
@@ -112,28 +111,7 @@ class Deployment:
 
     def _keep(self, name: str, process: subprocess.Popen[bytes]) -> None:
         self.processes[name] = process
-        self._watch(process.pid)
-
-    def _watch(self, pid: int) -> None:
-        """Have the process ended if this one dies."""
-        import psutil
-
-        if self._keeper is None or self._keeper.poll() is not None:
-            self._keeper = subprocess.Popen(
-                [sys.executable, keeper.__file__],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        with contextlib.suppress(psutil.NoSuchProcess):
-            self._tell_keeper(f"{pid} {psutil.Process(pid).create_time():.6f}")
-
-    def _tell_keeper(self, line: str) -> None:
-        if self._keeper is not None and self._keeper.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._keeper.stdin.write(line.encode() + b"\n")
-                self._keeper.stdin.flush()
+        self._keeper.watch(process.pid)
 
     def connect(self, sites: Iterable[str], timeout: float) -> None:
         """Open the admin session and wait for these sites; also after a server's restart."""
@@ -173,12 +151,22 @@ class Deployment:
             raise
 
     def recover(self, sites: Iterable[str], timeout: float) -> None:
-        """Come back to a server that was lost: start it again if it was ours, then reconnect."""
-        mine = self.processes.get("server")
-        if mine is not None and mine.poll() is not None:
-            logger.warning("the server ended with code %s and is started again", mine.returncode)
-            self.start_server()
+        """Come back to a server that was lost: start again what was ours, then reconnect."""
+        self.revive(("server", *sites))
         self.connect(sites, timeout)
+
+    def revive(self, names: Iterable[str]) -> None:
+        """Start those of our own processes again that have ended unasked."""
+        for name in names:
+            process = self.processes.get(name)
+            if process is None or process.poll() is None:
+                continue
+            code = process.returncode
+            logger.warning("%r ended with code %s and is started again", name, code)
+            if name == "server":
+                self.start_server()
+            else:
+                self.start_site(name)
 
     def _listens(self) -> bool:
         with socket.socket() as probe:
@@ -270,12 +258,7 @@ class Deployment:
             except Exception:
                 logger.exception("could not end %s", name)
         self.processes.clear()
-        if self._keeper is not None:
-            self._tell_keeper("done")
-            with contextlib.suppress(OSError):
-                self._keeper.stdin.close()  # type: ignore[union-attr]
-            self._keeper.wait(timeout=10)
-            self._keeper = None
+        self._keeper.done()
 
     def _close_session(self) -> None:
         if self._session is not None:

@@ -137,6 +137,7 @@ class Flare:
     def _submit(self, job: Job, algorithm: Algorithm) -> tuple[Run | None, str]:
         """One submission: the run, if it ended, and how it stands."""
         if self.rules.on_loss == "wait":
+            self.deployment.revive(job.sites)
             self.deployment.wait_for_sites(job.sites, self.timeout)
         job_id = self.deployment.submit(job)
         status = self.deployment.wait(job_id, self.timeout)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.durable import open_private, private_folder
+from fedkin.engines.keeper import Keeper
 from fedkin.engines.nvflare.kits import LOCAL_SERVER, PROJECT, settle_storage, write_json
 from fedkin.engines.nvflare.site_process import SITE_FILE
 from fedkin.protocol import LARGEST_MESSAGE
@@ -25,6 +26,8 @@ from fedkin.protocol import LARGEST_MESSAGE
 HEARTBEAT = 2
 LAST_WORD = 10
 POLL = 0.5
+# A participant that was killed so often (by the system, short of memory, say) is not started again.
+MOST_RESTARTS = 20
 # What FLARE calls the most that it sends, and the most that it makes room for.
 MESSAGE_LIMITS = ("NVFLARE_MAX_MESSAGE_SIZE", "NVFLARE_STREAMING_MAX_BLOB_SIZE")
 
@@ -139,15 +142,26 @@ def configure_site(kit: Kit, facts: Mapping[str, Any]) -> dict[str, Any]:
 def run_in_foreground(
     kit: Kit, own: Mapping[str, str], follow: Callable[[], list[str]], say: Callable[[str], None]
 ) -> int:
-    """Run a participant until it ends or is told to; `follow` gives new lines for a person."""
-    process = kit.start(own)
+    """Run a participant until it ends or is told to; `follow` gives new lines for a person.
+
+    One that was killed is started again, so many times; if this program is killed itself, so is it.
+    """
+    process, keeper, restarts = kit.start(own), Keeper(), 0
+    keeper.watch(process.pid)
     told: list[int] = []
     before = {
         number: signal.signal(number, lambda n, _: told.append(n))
         for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
-        while process.poll() is None and not told:
+        while not told:
+            if process.poll() is not None:
+                if process.returncode >= 0 or restarts == MOST_RESTARTS:
+                    break
+                restarts += 1
+                say(f"killed by signal {-process.returncode}; started again ({restarts})")
+                process = kit.start(own)
+                keeper.watch(process.pid)
             time.sleep(POLL)
             for line in follow():
                 say(line)
@@ -156,6 +170,7 @@ def run_in_foreground(
         return 0 if told else int(process.returncode or 0)
     finally:
         end_tree(process)
+        keeper.done()
         for number, handler in before.items():
             signal.signal(number, handler)
 

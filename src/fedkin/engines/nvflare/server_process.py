@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import re
@@ -18,9 +17,10 @@ from fedkin.algorithms import algorithm as find_algorithm
 from fedkin.engines.driver import Rules, SiteLost, drive
 from fedkin.engines.job_checks import Checked, JobChecks, check_at_sites
 from fedkin.engines.journal import Journal
-from fedkin.engines.link import Question, SiteLink
+from fedkin.engines.link import End, Question, SiteLink
 from fedkin.engines.nvflare.jobs import ENDING_FILE, job_settings
 from fedkin.engines.nvflare.kits import write_json
+from fedkin.engines.opening import PATIENCE
 from fedkin.engines.site import check_run_name
 from fedkin.protocol import Fault, QuorumLost, Reason, Roster, Run
 from fedkin.protocol.gate import Batch, Faults
@@ -84,7 +84,8 @@ class Server:
         link = _FlareLink(roster, job["deadline"], columns)
         rules = Rules(**job["rules"])
         settings = algorithm.settings.from_mapping(job["settings"])
-        journal.open({**known, "engine": "nvflare"}, about)
+        # The process of a job that was killed with its parent may take a moment to end.
+        journal.open({**known, "engine": "nvflare"}, about, patience=PATIENCE)
         try:
             checked = Checked()
             if not journal.rounds():
@@ -213,16 +214,15 @@ class _FlareLink(SiteLink):
             raise _Aborted(what)
         return replies, failed
 
-    def finish(self) -> None:
-        """Tell every site which of its replies was the last that counted; no answer is needed."""
-        present = {client.name for client in collab.clients}
-        for k, name in enumerate(self.roster.names):
-            number = self.acknowledged[k]
-            if name in present and number > 0:
-                with contextlib.suppress(Exception):
-                    site = collab.get_clients([name])(blocking=False, timeout=self.deadline)
-                    for _ in site.finish(int(number), self.for_site(k)):
-                        pass
+    def end(self, ends: Mapping[int, End]) -> Faults:
+        """Tell every site its last reply that counted, and its model."""
+        arguments = {k: (int(end.acknowledged), end.model) for k, end in ends.items()}
+        replies, failed = self._calls(arguments, "finish")
+        for k, reply in replies.items():
+            _, fault = understood(reply, self.columns)
+            if fault is not None:
+                failed[k] = fault
+        return failed
 
 
 class _ChecksLink(_FlareLink):
@@ -230,8 +230,9 @@ class _ChecksLink(_FlareLink):
 
     call = "look"
 
-    def finish(self) -> None:
+    def end(self, ends: Mapping[int, End]) -> Faults:
         """There is nothing to keep."""
+        return {}
 
 
 def _arguments(question: Question) -> tuple[Any, ...]:

@@ -143,16 +143,18 @@ class Site:
         return {"reason": "", "field": "", "arrays": dict(leaves.arrays)}
 
     @collab.publish
-    def finish(self, acknowledged: int, model: dict[str, Any]) -> bool:
+    def finish(self, acknowledged: int, model: dict[str, Any]) -> dict[str, Any]:
         """The run is over; keep what went with the last accepted reply, and the site's model."""
-        if self.half is None or collab.caller != SERVER_NAME:
-            return False
+        if collab.caller != SERVER_NAME:
+            return _word(Fault(Reason.ERROR))
+        if self.half is None:
+            return _word(self._fault())
         with self._busy:
             try:
-                self.half.finish(acknowledged, model)
-            except Exception:
+                return _word(self.half.finish(acknowledged, model))
+            except Exception as error:
                 logger.exception("the last memory could not be kept")
-        return True
+                return _word(fault_of(error))
 
 
 def _submitter() -> str | None:
