@@ -230,6 +230,30 @@ def test_a_missing_column_stops_the_job_with_a_table(organisations):
     assert told.count("another unit than the job's, or none declared in 'age'") == 3
 
 
+def flare_of(process):
+    """FLARE's process under `fedkin site run`."""
+    family = psutil.Process(process.pid).children()
+    return [child for child in family if any("client_train" in word for word in child.cmdline())]
+
+
+def test_a_site_that_is_killed_is_started_again_by_its_program(organisations):
+    top, running = organisations
+    (before,) = flare_of(running["lyon"])
+    before.kill()
+    deadline = time.monotonic() + 30
+    while not (now := flare_of(running["lyon"])) or now == [before]:
+        assert time.monotonic() < deadline, "nobody started it again"
+        time.sleep(0.2)
+    job = top / "coordinator" / "scale.toml"
+    rules = '[rules]\non_loss = "wait"\n'
+    job.write_text(f'method = "Standardizer"\nname = "scale-1"\nfeatures = ["age"]\n{rules}')
+    told = done(
+        *("federation", "submit", job, "--kits", top / "coordinator"),
+        *("--out", top / "coordinator" / "results"),
+    )
+    assert "3 sites" in told and site_model(top / "lyon" / "records", "scale-1")
+
+
 def test_what_a_withdrawn_site_had_sent_is_named(organisations):
     top, _ = organisations
     home = top / "coordinator"
@@ -253,3 +277,14 @@ def test_a_site_stops_cleanly_and_leaves_nobody_behind(organisations):
     assert process.returncode == 0
     assert "site porto: data data.csv" in told
     assert not any(child.is_running() for child in family)
+
+
+def test_a_program_that_is_killed_takes_its_site_along(organisations):
+    """Last: else FLARE would go on answering, with nobody to watch it or to stop it."""
+    _, running = organisations
+    process = running["lyon"]
+    family = psutil.Process(process.pid).children(recursive=True)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(timeout=30)
+    _, alive = psutil.wait_procs(family, timeout=30)
+    assert family and not alive
