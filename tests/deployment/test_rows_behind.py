@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
-from fedkin import FGPR, FedGMM, InProcess
+from fedkin import FGPR, FedEM, FedGMM, InProcess
 from fedkin.algorithms import algorithm as find_algorithm
 from fedkin.datasets import make_gaussian_sites
+from fedkin.engines import Journal
 from fedkin.engines.site import SiteHalf
 from fedkin.federation import Federation
 from fedkin.models.common_sums import wholes
@@ -147,16 +150,89 @@ def test_centres_chosen_on_purpose_read_a_patient(turn, tmp_path):
     assert nearest(patient, read[DEFAULT_RULES]) > 0.5
 
 
-def test_two_questions_that_differ_by_a_patient_still_read_it(tmp_path):
-    """What the rules do not stop; the page on deployment says so."""
+def beyond(site, first, places):
+    """Sums over the rows beyond every place, asked one after the other."""
+    asked = [Ask("expect", cut_at(place, np.array([1.0, 0.0]))) for place in places]
+    return [site.answer(first + k, ask, 0).arrays["moments"][0, 1] for k, ask in enumerate(asked)]
+
+
+def around(X, *ranks):
+    """Places on the first axis that so many rows are beyond."""
+    ordered = np.sort(X[:, 0])
+    return [(ordered[-k] + ordered[-k - 1]) / 2 for k in ranks]
+
+
+def test_two_questions_that_differ_by_a_patient_read_it(tmp_path):
+    """By default the second group leaves as the first did, also after a restart of the site."""
+    X, y = two_groups()
+    for rules in (DisclosureRules(differencing=False), DEFAULT_RULES):
+        place = tmp_path / str(rules.differencing)
+        chosen = {"algorithm": "fedgmm", "n_components": 1}
+        (one,) = beyond(half(X, y, place, rules, **chosen), 1, around(X, 20))
+        (other,) = beyond(half(X, y, place, rules, **chosen), 2, around(X, 21))
+        if rules.differencing:
+            np.testing.assert_array_equal(one, other)
+        else:
+            assert nearest((other - one)[1:3] / (other - one)[0], X) < 1e-2
+    far = beyond(half(X, y, tmp_path / "True", DEFAULT_RULES, **chosen), 3, around(X, 35))[0]
+    assert far[0] == pytest.approx(35), "a group that differs by ten rows and more is answered"
+
+
+def slices(places):
+    """Three equal narrow clouds, and two cuts between them on the first axis."""
+    low, high = places
+    half_way = (high - low) / 2
+    middle = low + half_way
+    centers = np.zeros((3, 2))
+    centers[:, 0] = middle - 2 * half_way, middle, middle + 2 * half_way
+    return {
+        "centers": centers,
+        "covariances": np.tile(1e-4 * np.eye(2), (3, 1, 1)),
+        "components": np.zeros((1, 2)),
+        "noise": np.array(1.0),
+    }
+
+
+def test_three_questions_still_read_a_patient(tmp_path):
+    """What the rules do not stop; the page on deployment says so.
+
+    Slices from A to C, from C to B, and from A to just beyond B: every two differ by many rows.
+    """
     X, y = two_groups()
     site = half(X, y, tmp_path, DEFAULT_RULES, algorithm="fedgmm", n_components=1)
-    direction, ordered = np.array([1.0, 0.0]), np.sort(X[:, 0])
-    places = [(ordered[-k] + ordered[-k - 1]) / 2 for k in (20, 21)]
-    asked = [Ask("expect", cut_at(place, direction)) for place in places]
-    sums = [site.answer(1 + k, ask, 0).arrays["moments"][0, 1] for k, ask in enumerate(asked)]
-    read = (sums[1] - sums[0])[1:3] / (sums[1] - sums[0])[0]
-    assert nearest(read, X) < 1e-2
+    a, c, b, just_beyond = around(X, 70, 50, 31, 30)
+    sums = [
+        site.answer(1 + k, Ask("expect", slices(cuts)), 0).arrays["moments"][0, 1]
+        for k, cuts in enumerate(((a, c), (c, b), (a, just_beyond)))
+    ]
+    assert [round(one[0]) for one in sums] == [20, 19, 40]
+    read = sums[2] - sums[1] - sums[0]
+    assert nearest(read[1:3] / read[0], X) < 1e-2
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_an_honest_fit_reads_no_patient_from_two_replies(seed, tmp_path):
+    """Groups far apart: from one round to the next a single row moves, and the journal has it."""
+    rng = np.random.default_rng(seed)
+    sites = {}
+    for k in range(5):
+        apart = np.where(np.arange(60) % 2, 3.0, -3.0)[:, None] * [1.0, 0.0]
+        X = rng.normal(size=(60, 2)) + apart + 0.1 * rng.normal(size=2)
+        sites[f"s{k}"] = (X, X.sum(axis=1) + rng.normal(size=60))
+    data, found, fits = Federation.from_clients(sites), {}, {}
+    for how in (None, "enforce"):
+        journal = Journal(tmp_path / str(how))
+        engine = InProcess(block_size=1, journal=journal.folder, disclosure=how)
+        fits[how] = FedEM(2, average="pooled", random_state=0, engine=engine).fit(data)
+        rounds = [journal.read(number).replies for number in journal.rounds()]
+        found[how] = [
+            nearest(moved[:2] / moved[2], sites[f"s{k}"][0])
+            for one, other in itertools.combinations([r["sums"] for r in rounds if "sums" in r], 2)
+            for k, r in itertools.product(range(5), range(2))
+            if (moved := other[k, r] - one[k, r])[2] != 0
+        ]
+    assert min(found[None]) < 0.02 and not found["enforce"]
+    np.testing.assert_allclose(fits["enforce"].means_, fits[None].means_, atol=0.02)
 
 
 def test_what_a_small_group_leaves_of_the_others_is_withheld_too(tmp_path):

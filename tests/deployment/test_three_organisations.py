@@ -232,8 +232,11 @@ def test_a_missing_column_stops_the_job_with_a_table(organisations):
 
 def flare_of(process):
     """FLARE's process under `fedkin site run`."""
-    family = psutil.Process(process.pid).children()
-    return [child for child in family if any("client_train" in word for word in child.cmdline())]
+    found = []
+    for child in psutil.Process(process.pid).children():
+        with contextlib.suppress(psutil.Error):  # killed and not yet taken notice of, say
+            found += [child] if any("client_train" in word for word in child.cmdline()) else []
+    return found
 
 
 def test_a_site_that_is_killed_is_started_again_by_its_program(organisations):

@@ -17,8 +17,9 @@ from fedkin.durable import write_bytes
 from fedkin.federation import Federation
 from fedkin.privacy.disclosure.history import Released
 from fedkin.privacy.disclosure.look import Look, Table, examine_all
+from fedkin.privacy.disclosure.parts import Parts
 from fedkin.privacy.disclosure.rules import DEFAULT_RULES, DisclosureRules, judge
-from fedkin.protocol import Fault, Reason, Schema
+from fedkin.protocol import Fault, Field, Reason, Schema
 
 logger = logging.getLogger("fedkin.site")
 
@@ -74,6 +75,12 @@ class Guard:
     def look(self) -> Look:
         """What the site's rows would give away."""
         return self._table.look(self.clients.weights)
+
+    @cached_property
+    def _parts_left(self) -> Parts | None:
+        """What left by parts of the rows in this run."""
+        folder = None if self._count_file is None else self._count_file.parent / "parts"
+        return Parts(folder, self.rules.nfilter_subset) if self.rules.differencing else None
 
     @cached_property
     def _differs_by(self) -> int:
@@ -141,14 +148,21 @@ class Guard:
                 continue
             for lead in np.ndindex(weights.shape[1:-1]):
                 bad, fault = self._few(fields, kept, weights, lead)
-                if fault is None:
-                    continue
-                if any(field.empty is None for field in fields.values()):
+                optional = all(field.empty is not None for field in fields.values())
+                if fault is not None and not optional:
                     return arrays, fault
-                for name, r in itertools.product(names, bad):
-                    kept[name] = _emptied(
-                        kept[name], arrays[name], (*lead, r), fields[name].empty, sent
-                    )
+                for name, r in itertools.product(names, range(weights.shape[-1])):
+                    part, now, first = (*lead, r), kept[name], arrays[name]
+                    if r in bad:
+                        kept[name] = _with(now, first, part, _empty(fields[name], part, sent))
+                    elif self._parts_left is not None:
+                        rows, value = weights[(slice(None), *part)], now[(0, *part)]
+                        if optional:
+                            value = self._parts_left.as_it_was(name, rows, value)
+                            kept[name] = _with(now, first, part, value)
+                        self._parts_left.leaves(name, rows, value)
+        if self._parts_left is not None:
+            self._parts_left.write()
         return kept, None
 
     def _judged(self, fields: Schema, entries: Arrays, rows: Floats) -> Fault | None:
@@ -221,11 +235,16 @@ class Guard:
         return {}
 
 
-def _emptied(
-    now: Array, first: Array, part: tuple[int, ...], empty: float | str | None, sent: Arrays
-) -> Array:
-    """A field without one of its entries."""
-    made = now.copy() if now is first else now
+def _empty(field: Field, part: tuple[int, ...], sent: Arrays) -> Any:
+    """What stands for an entry with too few rows behind it."""
+    return sent[field.empty][part] if isinstance(field.empty, str) else field.empty
+
+
+def _with(now: Array, first: Array, part: tuple[int, ...], value: Any) -> Array:
+    """A field with another value of one of its entries; `first` is not touched."""
     place: Any = (slice(None), *part)
-    made[place] = sent[empty][part] if isinstance(empty, str) else empty
+    if np.array_equal(now[place][0], value):
+        return now
+    made = now.copy() if now is first else now
+    made[place] = value
     return made

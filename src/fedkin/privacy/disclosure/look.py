@@ -68,7 +68,7 @@ class Table:
             return Look(0, 0, self.n_features, 0, 0, 0.0)
         shares = np.maximum(shares[there] / shares.max(), LEAST_SHARE)
         n_rows = len(self.place) if weights is None else int(np.count_nonzero(weights))
-        n_distinct = float(_effective(shares.sum(), np.square(shares).sum()))
+        n_distinct = float(effective_rows(shares.sum(), np.square(shares).sum()))
         cell, pair = _cells(self.members[there], shares, n_distinct)
         leverage = _highest_leverage(self.rows[there], sums[there] / sums.max())
         return Look(n_rows, n_distinct, self.n_features, cell, pair, leverage)
@@ -174,11 +174,11 @@ def _cells(members: Floats, shares: Floats, n_rows: float) -> tuple[float, float
     weighted = members * shares[:, None]
     total, squares = members.T @ weighted, weighted.T @ weighted
     there = total > 0
-    rows = np.where(there, _effective(total, np.where(there, squares, 1.0)), np.inf)
+    rows = np.where(there, effective_rows(total, np.where(there, squares, 1.0)), np.inf)
     return float(np.diagonal(rows).min()), float(rows.min())
 
 
-def _effective(total: Any, squares: Any) -> Any:
+def effective_rows(total: Any, squares: Any) -> Any:
     """Kish's number of rows; rounding must not make ten rows less than ten."""
     return np.round(np.square(total) / squares, N_DIGITS)
 
