@@ -5,14 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
+import ssl
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 
 pytest.importorskip("nvflare", reason="the nvflare extra is not installed")
 
@@ -21,6 +26,7 @@ from fedkin.algorithms import algorithm
 from fedkin.engines import Journal
 from fedkin.engines.job_checks import JobChecks
 from fedkin.engines.nvflare import Deployment, Flare, Kits, SitesNotReady, provision, understood
+from fedkin.engines.nvflare.participants import Kit
 from fedkin.engines.site import site_memory
 from fedkin.privacy import Ledger
 from fedkin.protocol import Fault, Reason
@@ -362,6 +368,58 @@ def test_keys_and_what_is_kept_are_private(deployment):
     assert len(keys) >= 5
     for path in kept:
         assert not path.stat().st_mode & 0o077, path
+
+
+HELLO = (
+    b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+
+
+def first_word(kits, certificate=None, key=None) -> bytes:
+    """What the server says to somebody who comes with this certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if certificate is not None:
+        context.load_cert_chain(certificate, key)
+    with (
+        contextlib.suppress(OSError),
+        socket.create_connection(kits.address, 10) as raw,
+        context.wrap_socket(raw) as way,
+    ):
+        way.sendall(HELLO)
+        return way.recv(100)
+    return b""
+
+
+def expired(kits, folder):
+    """A certificate of the federation's own authority that ended yesterday, and its key."""
+    authority = json.loads((kits.server.parent.parent / "state" / "cert.json").read_text())
+    old = x509.load_pem_x509_certificate(authority["berlin"]["cert"].encode())
+    root = x509.load_pem_x509_certificate(authority["root_cert"].encode())
+    signing = serialization.load_pem_private_key(authority["root_pri_key"].encode(), None)
+    yesterday = datetime.now(UTC) - timedelta(days=1)
+    builder = x509.CertificateBuilder(root.subject, old.subject, old.public_key())
+    builder = builder.serial_number(x509.random_serial_number())
+    builder = builder.not_valid_before(yesterday - timedelta(days=9)).not_valid_after(yesterday)
+    signed = builder.sign(signing, hashes.SHA256())
+    (folder / "old.crt").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    (folder / "old.key").write_text(authority["berlin"]["pri_key"])
+    return folder / "old.crt", folder / "old.key"
+
+
+def test_without_a_certificate_of_the_federation_nobody_hears_a_word(deployment, tmp_path):
+    kits = deployment.kits
+    own = kits.sites["berlin"] / "startup"
+    assert first_word(kits, own / "client.crt", own / "client.key").startswith(b"HTTP/1.1 101")
+    others = provision(tmp_path / "others", NAMES, port=kits.port)
+    foreign = others.sites["berlin"] / "startup"
+    assert first_word(kits) == b""
+    assert first_word(kits, foreign / "client.crt", foreign / "client.key") == b""
+    assert first_word(kits, *expired(kits, tmp_path)) == b""
+    # ... and a site that comes with the kit of another federation is told so.
+    assert Kit.open(kits.sites["berlin"], "client").knock() is None
+    assert "another authority" in Kit.open(others.sites["berlin"], "client").knock()
 
 
 def test_values_over_the_bound_never_leave_their_site(deployment, tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -117,6 +119,10 @@ def test_the_ledger_can_be_read_by_a_person(tmp_path):
     assert '"withheld": null' in run("ledger", "show", tmp_path / "state", "--json")
     assert "nothing has left" in run("ledger", "show", tmp_path / "state", "--run", "other")
     assert "of 0 replies" in run("ledger", "prune", tmp_path / "state", "--days", "1")
+    for path in (tmp_path / "state" / "ledger").glob("*.npz"):
+        os.utime(path, (0, 0))
+    assert "of 1 replies" in run("ledger", "prune", tmp_path / "state", "--days", "1")
+    assert "rows 1, features 1" in run("ledger", "show", tmp_path / "state"), "the lines stay"
 
 
 def test_the_journal_can_be_read_by_a_person(tmp_path):
@@ -128,3 +134,13 @@ def test_the_journal_can_be_read_by_a_person(tmp_path):
     assert "algorithm: standardizer" in shown and "ended: True" in shown
     assert "site-8: did not take part" in shown
     assert np.isin(["asked", "answered", "bytes"], shown.split()).all()
+
+
+def test_old_journals_are_removed_but_for_runs_that_can_be_resumed(tmp_path):
+    for name in ("old", "open", "young"):
+        Standardizer(engine=InProcess(journal=tmp_path / name)).fit(ragged_federation())
+    os.utime(tmp_path / "old" / "result.npz", (0, 0))
+    (tmp_path / "open" / "result.npz").unlink()
+    told = run("journal", "prune", tmp_path, "--days", "30")
+    assert "removed old" in told and "removed 1 of 2" in told
+    assert {path.name for path in tmp_path.iterdir()} == {"open", "young"}

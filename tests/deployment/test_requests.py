@@ -1,20 +1,74 @@
-"""Keys made by request: what is refused, without any process of a federation."""
+"""Kits and keys: what is refused and how it is said, without any process of a federation."""
 
 from __future__ import annotations
 
 import json
+import socket
 import stat
 import zipfile
+from datetime import datetime, timedelta
 
 import pytest
 from typer.testing import CliRunner
 
 pytest.importorskip("nvflare", reason="the nvflare extra is not installed")
 
+import fedkin
 from fedkin.cli import app
-from fedkin.engines.nvflare import Kits, requests
+from fedkin.engines.nvflare import Kits, SitesNotReady, participants, provision, requests
+from fedkin.engines.nvflare.engine import Problem
 from fedkin.engines.nvflare.kits import COORDINATORS
 from fedkin.engines.nvflare.participants import Kit, KitError
+
+# ------------------------------------------------------------------ starts that cannot work
+
+
+@pytest.fixture(scope="module")
+def kits(tmp_path_factory):
+    return provision(tmp_path_factory.mktemp("kits"), ("berlin",))
+
+
+def told(kit, role):
+    with pytest.raises(KitError) as caught:
+        Kit.open(kit, role).check()
+    return str(caught.value)
+
+
+def test_a_port_that_is_taken_is_named_before_the_server_starts(kits):
+    Kit.open(kits.server, "server").check()
+    with socket.create_server(kits.address):
+        assert f"port {kits.port} cannot be used" in told(kits.server, "server")
+
+
+@pytest.mark.parametrize("role", ["server", "client"])
+@pytest.mark.parametrize(("years", "words"), [(20, "expired on"), (-20, "set the clock")])
+def test_a_certificate_out_of_its_time_is_said_with_the_dates(
+    kits, role, years, words, monkeypatch
+):
+    class Then(datetime):
+        @classmethod
+        def now(cls, zone=None):
+            return datetime.now(zone) + timedelta(days=365 * years)
+
+    monkeypatch.setattr(participants, "datetime", Then)
+    assert words in told(kits.server if role == "server" else kits.sites["berlin"], role)
+
+
+def test_another_participants_kit_is_said_to_be_one(kits):
+    assert "is not the kit of a server" in told(kits.sites["berlin"], "server")
+
+
+def test_a_server_that_is_not_there_is_said_to_the_site(kits):
+    assert "cannot be reached" in Kit.open(kits.sites["berlin"], "client").knock()
+
+
+def test_another_version_is_refused_with_both_named():
+    said = {"site": "lyon", "reason": "VERSION", "field": "", "version": "0.0.1"}
+    refused = str(SitesNotReady([Problem.from_json(said)]))
+    assert "there 0.0.1" in refused and f"here {fedkin.__version__}" in refused
+
+
+# ------------------------------------------------------------------ keys by request
 
 
 @pytest.fixture(scope="module")

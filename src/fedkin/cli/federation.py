@@ -99,6 +99,8 @@ def run_site(
         facts["state"] = str(out.resolve())
     state = Path(configure_site(own, facts)["state"])
     typer.echo(f"site {own.name}: data {data}, server {own.host}:{own.port}, records in {state}")
+    if problem := own.knock():
+        _say(f"{problem} (tried again until it works)")
     follow = LedgerFollower(state)
     raise typer.Exit(run_in_foreground(own, {}, follow, _say))
 

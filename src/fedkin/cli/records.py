@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -83,6 +84,22 @@ def prune_ledger(
     for path in old:
         path.unlink()
     typer.echo(f"removed the numbers of {len(old)} replies")
+
+
+@journal.command("prune")
+def prune_journals(
+    folder: Annotated[
+        Path, typer.Argument(help="The folder of runs (kit/fedkin/runs).", exists=True)
+    ],
+    days: Annotated[int, typer.Option("--days", min=1, help="Keep what is younger.")],
+) -> None:
+    """Remove the journals of runs that ended long ago; one that has not can still be resumed."""
+    ends = folder.glob("*/result.npz")
+    old = [path.parent for path in ends if path.stat().st_mtime < time.time() - days * DAY]
+    for run in old:
+        shutil.rmtree(run)
+        typer.echo(f"removed {run.name}")
+    typer.echo(f"removed {len(old)} of {sum(path.is_dir() for path in folder.iterdir())} runs")
 
 
 @journal.command("show")

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -25,6 +26,8 @@ from fedkin.protocol import LARGEST_MESSAGE
 # Seconds. Each is far below FLARE's default, measured to shorten start, end and recovery.
 HEARTBEAT = 2
 LAST_WORD = 10
+CONNECT = 5.0
+LISTEN = 1.0
 POLL = 0.5
 # A participant that was killed so often (by the system, short of memory, say) is not started again.
 MOST_RESTARTS = 20
@@ -102,6 +105,32 @@ class Kit:
         self._check_certificate()
         if self.role == "server":
             self._check_port()
+
+    def knock(self) -> str | None:
+        """Why a site cannot come to its server as things are, for a person; None if it can."""
+        startup, where = self.folder / "startup", f"the server at {self.host}:{self.port}"
+        context = ssl.create_default_context(cafile=str(startup / "rootCA.pem"))
+        context.check_hostname = False  # FLARE looks at the name
+        context.load_cert_chain(startup / "client.crt", startup / "client.key")
+        try:
+            raw = socket.create_connection((self.host, self.port), CONNECT)
+        except OSError as error:
+            told = error.strerror or error
+            return f"{where} cannot be reached ({told}): start it, or see to its name and firewalls"
+        try:
+            with raw, context.wrap_socket(raw) as way:
+                way.settimeout(LISTEN)
+                refused = way.recv(1) == b""
+        except TimeoutError:  # the server waits for what we want
+            return None
+        except ssl.SSLCertVerificationError as error:
+            return (
+                f"{where} has a certificate of another authority, or one that is not valid now "
+                f"({error.verify_message}): is this its federation, and is the clock right?"
+            )
+        except OSError:
+            refused = True
+        return f"{where} refuses this site's certificate: ask for a new kit" if refused else None
 
     def _check_certificate(self) -> None:
         from cryptography import x509
