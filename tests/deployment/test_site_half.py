@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fedkin import FMLR
 from fedkin.engines import InProcess, Rules, drive
 from fedkin.engines.link import SiteLink
 from fedkin.engines.site import SiteHalf, site_memory, site_model
@@ -222,3 +223,48 @@ def test_a_run_cannot_be_named_into_another_folder(name, tmp_path):
     with pytest.raises(ValueError, match="cannot be the name of a run"):
         SiteHalf(case.algorithm, settings, data.take([0]), 3, name, tmp_path / "state")
     assert not (tmp_path / "outside").exists()
+
+
+# ------------------------------------------------------------------ a model of its own
+
+
+# What a site needs to use its model beyond what it keeps itself, where settings decide it.
+NEEDED = {
+    "fmlr, degrees": ("own.site_coef", "own.site_sigma", "own.responsibilities"),
+    "mixed_model": ("shared.coef", "own.effects"),
+    "softmax_mixed": ("shared.population", "shared.mean", "shared.spread"),
+    "fedgrem, adaptive": ("own.components", "shared.centers"),
+    "fedgrem, full": ("own.components", "own.weights", "own.scale", "shared.covariances"),
+    "fedgmm": ("shared.centers", "shared.noise", "shared.input_centers"),
+    "odcl, defaults": ("own.models", "own.labels"),
+    "ifca": ("own.models",),
+    "standardizer": ("shared.mean", "shared.scale", "shared.whitening"),
+    "fgpr": ("shared.theta", "shared.weights"),
+    "fgpr, common curve": ("shared.common_mean", "shared.common_covariance", "own.site_common"),
+    "fedavg": ("shared.theta", "shared.frame"),
+    "consensus_lasso": ("shared.coef",),
+}
+
+
+@every_algorithm
+def test_a_site_gets_a_model_that_it_can_use_and_nobody_elses(case):
+    data = case.federation(3)
+    result = InProcess(block_size=1).run(case.algorithm, case.at_most(3), data, 3).result
+    per_site = [name for name in result.for_one if name in result]
+    # Who was not there has an entry behind those who were, where there is one.
+    assert all(len(result[name]) in (3, 4) for name in per_site)
+    for k in range(3):
+        model = result.for_site(k)
+        assert set(NEEDED.get(str(case), ())) <= set(model)
+        for name in per_site:
+            np.testing.assert_array_equal(model[f"own.{name}"], result[name][k])
+
+
+def test_a_sites_own_coefficients_are_those_that_predict_for_it():
+    data = ragged_federation()
+    model = FMLR(1, degrees=True, random_state=0).fit(data)
+    for k, name in enumerate(data.names):
+        X, _ = data.client(k)
+        own = model._result.for_site(k)["own.site_coef"]
+        expected = model.predict(X, groups=[name] * len(X))
+        np.testing.assert_allclose(X @ own[:-1] + own[-1], expected, rtol=1e-9, atol=1e-9)

@@ -45,8 +45,8 @@ class ClusteredResult(Result):
     sites (m,).
     """
 
-    for_all = ("cluster_models",)
-    for_one = ("models", "labels", "site_rows")
+    for_all = ("cluster_models", "cluster_noise")
+    for_one = ("models", "labels", "site_noise", "site_rows")
 
     cluster_models: Floats
     models: Floats

@@ -60,8 +60,12 @@ class FgprResult(Result):
     standard errors of `theta`, NaN at a bound.
     """
 
-    for_all = ("theta", "weights", "spread", "target")
-    for_one = ("site_theta", "site_rows")
+    for_all = (
+        *("theta", "weights", "spread", "target"),
+        *("common_theta", "common_weights", "common_frame", "common_units"),
+        *("common_places", "common_kinds", "common_mean", "common_covariance"),
+    )
+    for_one = ("site_theta", "site_common", "site_rows")
 
     theta: Floats
     weights: Floats

@@ -47,7 +47,10 @@ class FmlrResult(Result):
     """
 
     for_all = ("coef", "sigma", "weights", "noise")
-    for_one = ("responsibilities", "site_loglik", "site_rows")
+    for_one = (
+        *("responsibilities", "effects", "site_coef", "site_sigma"),
+        *("site_loglik", "site_rows"),
+    )
 
     coef: Floats
     sigma: Array

@@ -35,7 +35,7 @@ class MixedModelResult(Result):
     """
 
     for_all = ("coef", "coef_covariance", "random", "random_covariance", "sigma")
-    for_one = ("effects", "effects_covariance", "site_rows")
+    for_one = ("effects", "effects_covariance", "site_sigma", "site_rows")
 
     coef: Floats
     coef_covariance: Floats

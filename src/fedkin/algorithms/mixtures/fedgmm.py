@@ -64,6 +64,8 @@ class FedGmmSettings(JoinedSettings):
 class FedGmmResult(JoinedResult):
     """Also M components of x; pair weights (m, M, R) where they can be seen."""
 
+    for_all = (*JoinedResult.for_all, "input_centers", "input_covariances")
+
     input_centers: Floats
     input_covariances: Floats
     pair_weights: Floats | None = None

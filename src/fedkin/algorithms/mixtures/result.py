@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -65,8 +65,8 @@ class MixtureResult(Result):
     `weights` (m, R) and a `scale` (m, ...) of their own are until `with_memories`.
     """
 
-    for_all = ("centers", "covariance")
-    for_one = ("components", "weights", "site_rows")
+    for_all: ClassVar[tuple[str, ...]] = ("centers", "covariance", "noise")
+    for_one: ClassVar[tuple[str, ...]] = ("components", "weights", "scale", "site_rows")
 
     site_loglik: Floats
     site_rows: Floats
@@ -270,6 +270,9 @@ class FedGremResult(JoinedResult):
     Of sites: `scale` (m, R, d, d), `counts` (m, R) of rows, `lacking` (m, R), groups without rows;
     and for new rows `predictive` (m, R, d, d) and `freedom` (m, R).
     """
+
+    for_all = (*JoinedResult.for_all, "covariances")
+    for_one = (*JoinedResult.for_one, "predictive", "freedom")
 
     covariances: Floats | None = None
     between: Floats | None = None
