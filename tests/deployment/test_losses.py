@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
-from fedkin import FMLR, Federation, InProcess, Rules, Standardizer
+from fedkin import FMLR, Federation, FedGrEM, InProcess, Rules, Standardizer
 from fedkin.durable import Locked, load_arrays, save_arrays
 from fedkin.engines import Journal, drive, keeper, resume
 from fedkin.engines import site as site_module
@@ -223,6 +223,35 @@ def test_resuming_in_process_computes_only_what_is_new(tmp_path):
     idle = resume(tmp_path, replace(case.algorithm, steps=steps), data)
     np.testing.assert_array_equal(idle.result["coef"], whole.result["coef"])
     np.testing.assert_array_equal(idle.memories["dual"], whole.memories["dual"])
+
+
+def test_a_program_that_changed_between_is_refused(tmp_path):
+    """The journal's questions are not those of the code that resumes it."""
+    case, data = case_of("consensus_lasso"), ragged_federation()
+    InProcess(journal=tmp_path).run(case.algorithm, case.at_most(5), data, 3)
+    (tmp_path / "result.npz").unlink()
+
+    def changed(roster, settings):
+        program, replies = case.algorithm.program(roster, settings), None
+        while True:
+            ask = program.send(replies)
+            moved = {name: np.asarray(array) + 1e-9 for name, array in ask.common.items()}
+            replies = yield replace(ask, common=moved)
+
+    other = replace(case.algorithm, program=changed)
+    with pytest.raises(ProtocolError, match="was asked by another program"):
+        InProcess(journal=tmp_path).run(other, case.at_most(5), data, 3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_mixture_of_regressions_bears_one_regression_and_features_in_two_clumps(seed):
+    rng, sites = np.random.default_rng(seed), {}
+    for k in range(8):
+        X = rng.normal(size=(40, 2)) + np.where(np.arange(40) % 2, 6.0, -6.0)[:, None]
+        sites[f"s{k}"] = (X, X @ [1.0, -2.0] + 0.3 * rng.normal(size=40))
+    model = FedGrEM(2, family="regression", random_state=0).fit(Federation.from_clients(sites))
+    assert not model.missing_sites_ and model.traffic_.refused == 0
+    np.testing.assert_allclose(model.centers_, [[1.0, -2.0]] * 2, atol=0.2)
 
 
 def test_two_runs_do_not_share_a_journal_at_the_same_time(tmp_path):
