@@ -6,7 +6,8 @@ fits that differ by one row differ by that row. The rules here act at the site, 
 leaves. They prevent these known ways; they are no formal guarantee.
 
 Owns `DisclosureRules`, `examine` (what a site's rows would give away), `Guard` (the rules at work
-in one run) and `Released` (what earlier runs were about). Knows no model and no engine.
+in one run), `Parts` (which groups of rows have left in it) and `Released` (what earlier runs were
+about). Knows no model and no engine.
 """
 
 from fedkin.privacy.disclosure.guard import Foresight, Guard

@@ -22,7 +22,8 @@ class DisclosureRules:
     leverage : most that one row may make up of a direction; at 1 it can be read off
     questions : most questions of one run
     questions_per_step : most questions of one run to one step
-    differencing : whether runs are compared with what left in earlier ones
+    differencing : whether runs are compared with what left in earlier ones, and groups of rows with
+        what left earlier in the run
     """
 
     nfilter_subset: int = 10
