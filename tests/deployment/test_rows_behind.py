@@ -172,9 +172,11 @@ def test_two_questions_that_differ_by_a_patient_read_it(tmp_path):
         (other,) = beyond(half(X, y, place, rules, **chosen), 2, around(X, 21))
         if rules.differencing:
             np.testing.assert_array_equal(one, other)
+            (again,) = beyond(half(X, y, place, rules, **chosen), 3, around(X, 21))
+            np.testing.assert_array_equal(one, again, "asking twice does not help")
         else:
             assert nearest((other - one)[1:3] / (other - one)[0], X) < 1e-2
-    far = beyond(half(X, y, tmp_path / "True", DEFAULT_RULES, **chosen), 3, around(X, 35))[0]
+    far = beyond(half(X, y, tmp_path / "True", DEFAULT_RULES, **chosen), 4, around(X, 35))[0]
     assert far[0] == pytest.approx(35), "a group that differs by ten rows and more is answered"
 
 

@@ -157,10 +157,11 @@ class Guard:
                         kept[name] = _with(now, first, part, _empty(fields[name], part, sent))
                     elif self._parts_left is not None:
                         rows, value = weights[(slice(None), *part)], now[(0, *part)]
-                        if optional:
-                            value = self._parts_left.as_it_was(name, rows, value)
-                            kept[name] = _with(now, first, part, value)
-                        self._parts_left.leaves(name, rows, value)
+                        was = self._parts_left.as_it_was(name, rows, value) if optional else None
+                        if was is not None:
+                            kept[name] = _with(now, first, part, was)
+                        else:
+                            self._parts_left.leaves(name, rows, value)
         if self._parts_left is not None:
             self._parts_left.write()
         return kept, None

@@ -33,23 +33,23 @@ class Parts:
         for path in self._files:
             self._read(path)
 
-    def as_it_was(self, field: str, rows: Floats, value: Array) -> Array:
-        """The first value that left of a part which differs by too few rows; else this one.
+    def as_it_was(self, field: str, rows: Floats, value: Array) -> Array | None:
+        """The first value that left of a part which differs by too few rows; None if none did.
 
         A part that has left just so is asked for once more, and nothing is new in it.
         """
         left = [(kept, was) for kept, was in self._of(field) if was.shape == value.shape]
         if not left:
-            return value
+            return None
         apart = np.abs(np.stack([kept for kept, _ in left]) - rows)
         squares = np.square(apart).sum(axis=1)
         if not squares.all():
-            return value
+            return None
         near = effective_rows(apart.sum(axis=1), squares) < self.least
-        return left[int(np.argmax(near))][1] if near.any() else value
+        return left[int(np.argmax(near))][1] if near.any() else None
 
     def leaves(self, field: str, rows: Floats, value: Array) -> None:
-        """Keep a part that leaves."""
+        """Keep a part that leaves; never one that left as another was."""
         if not any(np.array_equal(rows, kept) for kept, _ in self._of(field)):
             self._new.setdefault(field, []).append((rows.copy(), np.array(value)))
 
