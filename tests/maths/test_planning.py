@@ -44,10 +44,12 @@ def test_joining_is_never_worse_and_limits_are_right():
     for unlike in (0.01, 0.3, 3.0, 100.0):
         found = plan(1000, 30, 4, 1.0, unlike)
         assert found.joined <= found.alone
-    # Without any prior it is least squares; without any spread, one model and half a pull too few.
+    # Without any prior it is least squares; without any spread, one model and half a pull too few:
+    # the spread that is seen has variance 2 / (m p) + 2 / (m (n - p)) in units of w = 1 / n.
     far, near = plan(10**6, 30, 4, 1.0, 1e4), plan(10**6, 30, 4, 1.0, 0.0)
     assert far.joined == pytest.approx(far.alone, rel=1e-5)
-    assert near.one < near.joined < near.one + 1 / (30 * 10**6) * 1.1
+    half = (1 / 5 + 1 / 25) * 5 / (30 * 10**6)
+    assert near.joined - near.one == pytest.approx(half, rel=0.05)
 
 
 def test_without_columns_it_is_shrinkage():
@@ -68,29 +70,104 @@ def test_the_posterior_variances_solve_their_equations():
     assert level == pytest.approx(1 / (1 / 0.49 + 15 / (1.69 + 6 * t)), rel=1e-9)
 
 
+@pytest.mark.parametrize(("m", "n", "unlike"), [(100, 2, 0.2), (30, 4, 0.0), (8, 3, 0.4)])
+def test_levels_pulled_by_the_spread_that_they_show_err_as_planned(m, n, unlike):
+    """Restricted likelihood of balanced levels in closed form, many draws."""
+    rng = np.random.default_rng(0)
+    level = unlike * rng.normal(size=(20_000, m))
+    mean = level + rng.normal(size=level.shape) / np.sqrt(n)
+    noise = rng.chisquare(m * (n - 1), (20_000, 1)) / (m * (n - 1)) / n
+    middle = mean.mean(axis=1, keepdims=True)
+    square = ((mean - middle) ** 2).sum(axis=1, keepdims=True) / (m - 1)
+    pulled = middle + (1.0 - np.minimum(noise / square, 1.0)) * (mean - middle)
+    found = float(((pulled - level) ** 2).mean())
+    assert plan(m, n, 0, 1.0, unlike).joined == pytest.approx(found, rel=0.03)
+
+
 @pytest.mark.parametrize("way", ["soft", "hard"])
 def test_kinds_that_are_far_apart_are_told_apart(way):
     found = plan(100, 20, 3, 2.0)
     far, near = found.of_kinds(3, 12.0, way), found.of_kinds(3, 2.0, way)
-    assert far == pytest.approx(found.of_kinds(3), rel=0.03)
+    # ODCL weighs sites by the noise that they seem to have, which costs a little.
+    least, most = (0.98, 1.04) if way == "soft" else (1.0, 1.12)
+    assert least < far / found.of_kinds(3) < most
     assert near > 2 * far
     # In units of the noise everything is the same.
     assert near == pytest.approx(4 * plan(100, 20, 3, 1.0).of_kinds(3, 1.0, way), rel=1e-12)
 
 
-def test_chances_of_kinds_are_those_of_bayes():
-    from scipy.stats import multivariate_normal
+def test_beyond_the_sites_that_are_simulated_only_what_is_estimated_falls():
+    apart = [plan(m, 20, 3).of_kinds(3, 6.0, "soft") for m in (1000, 4000)]
+    assert apart[0] == pytest.approx(4 * apart[1], rel=0.05)
+    near = [plan(m, 10, 3).of_kinds(3, 0.8, "soft") for m in (1000, 4000)]
+    assert 0.7 * near[0] < near[1] < near[0]
 
-    from fedkin.inference.kinds_planning import _Drawn, equally_far
+
+def drawn_with_rows(n_rows, centres, n_sites=60, seed=3):
+    """Sites of kinds_planning from rows, and the rows."""
+    from fedkin.inference.kinds_planning import Sites
+
+    rng = np.random.default_rng(seed)
+    kind = np.arange(n_sites) % len(centres)
+    X = rng.normal(size=(n_sites, n_rows, centres.shape[1]))
+    X[:, :, -1] = 1.0
+    noise = rng.normal(size=X.shape[:2])
+    y = np.einsum("snp,sp->sn", X, centres[kind]) + noise
+    return Sites(centres, kind, n_rows, X, noise, np.zeros(n_sites)), X, y
+
+
+def test_chances_and_distances_of_kinds_are_those_of_their_rows():
+    from scipy.special import softmax
+
+    from fedkin.inference.kinds_planning import equally_far
 
     centres = equally_far(4, 3, 0.8)
     gaps = np.linalg.norm(centres[:, None] - centres, axis=2)
     assert gaps[~np.eye(4, dtype=bool)] == pytest.approx(0.8)
-    drawn = _Drawn(6, 2, centres)
-    own, share = drawn.own(), drawn.shares()
-    for k in range(5):
-        law = [multivariate_normal(c, np.linalg.inv(drawn.gram[k])).pdf(own[k]) for c in centres]
-        assert share[k] == pytest.approx(np.array(law) / np.sum(law), rel=1e-8)
+    for n_rows in (4, 12):
+        sites, X, y = drawn_with_rows(n_rows, centres)
+        residual = ((y[:, None] - np.einsum("snp,kp->skn", X, centres)) ** 2).sum(axis=2)
+        guess = softmax(-0.5 * residual, axis=1) @ centres
+        assert sites.cost("soft") == pytest.approx(((guess - sites.truth) ** 2).sum(axis=1))
+        # With twice as many rows as terms models are compared, with fewer residuals.
+        ls = np.array([np.linalg.lstsq(a, b, rcond=None)[0] for a, b in zip(X, y)])
+        away = ((ls[:, None] - centres) ** 2).sum(axis=2) if n_rows == 12 else residual
+        guess = centres[away.argmin(axis=1)]
+        assert sites.cost("hard") == pytest.approx(((guess - sites.truth) ** 2).sum(axis=1))
+
+
+@pytest.mark.parametrize(("n_rows", "way"), [(3, "soft"), (12, "soft"), (12, "hard")])
+def test_drawn_sites_cost_what_sites_with_rows_cost(n_rows, way):
+    """Roots of sums of products instead of rows, and the known mean of rare mistakes."""
+    from fedkin.inference.kinds_planning import draw_sites, equally_far
+
+    centres = equally_far(3, 3, 2.0)
+    brute = drawn_with_rows(n_rows, centres, 60_000)[0].cost(way)
+    found = draw_sites(20_000, n_rows, centres, np.random.default_rng(1)).mean_cost(way)
+    assert found == pytest.approx(brute.mean(), abs=4 * brute.std() / np.sqrt(60_000))
+
+
+def test_simulated_kinds_are_those_that_the_methods_find():
+    from fedkin import FMLR, ODCL
+    from fedkin.inference.kinds_planning import _hard, _soft, equally_far
+
+    centres = equally_far(3, 4, 1.2)
+    sites, X, y = drawn_with_rows(15, centres)
+    data = Federation.from_groups(X.reshape(-1, 4)[:, :-1], np.repeat(np.arange(60), 15), y.ravel())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        soft = FMLR(3, random_state=0, degrees=False, site_noise="common").fit(data)
+        hard = ODCL(3, random_state=0).fit(data)
+    kinds, own = _soft(sites, np.random.default_rng(0))
+    found = np.column_stack([soft.coef_, soft.intercept_])
+    order = [int(((found - k) ** 2).sum(axis=1).argmin()) for k in kinds]
+    assert sorted(order) == [0, 1, 2]
+    assert kinds == pytest.approx(found[order], abs=2e-3)
+    share = np.array([soft.responsibilities(name) for name in data.names])
+    assert own == pytest.approx(share @ found, abs=5e-3)
+    own = _hard(sites, np.random.default_rng(0))[1]
+    places = [data.names.index(str(k)) for k in range(60)]
+    assert own == pytest.approx(np.column_stack([hard.coef_, hard.intercept_])[places], abs=1e-9)
 
 
 def test_questions_are_answered():
@@ -125,6 +202,7 @@ def test_what_cannot_be_is_said(arguments, words):
         plan(5, 9, 2).of_kinds(2, 0.0)
     with pytest.raises(ValueError, match="equally far"):
         plan(5, 9, 2).of_kinds(5, 1.0)
-    assert np.isinf(plan(5, 4, 2).of_kinds(2, 1.0, "hard"))
+    with pytest.raises(ValueError, match="fewer sites"):
+        plan(2, 9, 2).of_kinds(3, 1.0)
     with pytest.raises(ValueError, match="gain"):
         plan(5, 9, 2).unlike_at_most(2.0)

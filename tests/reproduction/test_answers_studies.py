@@ -61,3 +61,23 @@ def test_one_step_goes_with_refits(toy):
 
 def test_by_degrees_is_named(toy):
     assert toy("how-many").estimate("right").mean == 1.0
+
+
+def test_hindsight_is_one_candidate_that_was_tried_in_all_splits():
+    from reproduction.best_way import HINDSIGHT, OURS, best_single
+    from reproduction.study import Results
+
+    errors = {
+        "alone": (1.0, 3.0),
+        "by degrees": (2.0, 1.5),
+        OURS: (0.1, 0.1),
+        HINDSIGHT: (1.0, 1.5),
+    }
+    rows = [
+        {"seed": seed, "method": name, "rmse": error, "log": -error}
+        for name, each in errors.items()
+        for seed, error in enumerate(each)
+    ]
+    rows.append({"seed": 1, "method": "by degrees, own noise", "rmse": 0.2, "log": -0.2})
+    found = Results(rows)
+    assert best_single(found, "rmse") == 1.75 and best_single(found, "log") == -1.75

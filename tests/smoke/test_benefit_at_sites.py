@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from fedkin import ODCL, Federation, InProcess, MixedModel
+from fedkin import FMLR, IFCA, ODCL, Federation, InProcess, MixedModel
 from fedkin.inference import benefit
 
 
@@ -58,8 +58,39 @@ def test_a_site_with_few_rows_in_a_fold_takes_no_part():
         benefit(MixedModel(engine=Sites(made(n=6))), folds=5)
 
 
+@pytest.mark.parametrize("model", [ODCL(random_state=0), FMLR(random_state=0)])
+def test_sites_of_kinds_are_asked_the_same_and_predict_the_same(model):
+    """Log scores are those of normal laws at sites; in one process FMLR's are of mixtures."""
+    data = kinds()
+    sites = Sites(data)
+    there = benefit(model.set_params(engine=sites), folds=5)
+    here = benefit(model.set_params(engine=None), data, folds=5, new_sites=False)
+    np.testing.assert_allclose(there.held_out.means("rmse"), here.held_out.means("rmse"), rtol=1e-6)
+    np.testing.assert_allclose(there.held_out.means("log"), here.held_out.means("log"), atol=0.1)
+    assert list(there.verdicts) == list(here.verdicts)
+    left = [set(traffic.bytes_up_by_field) for _, traffic in sites.asked]
+    assert left == [{"statistics"}, {"totals", "products", "rows"}]
+
+
+def kinds(m=12, n=20, seed=0):
+    """Sites of two far kinds."""
+    rng = np.random.default_rng(seed)
+    site = np.repeat(np.arange(m), n)
+    X = rng.normal(size=(m * n, 2))
+    y = np.where(site % 2, 1.0, -1.0) * X.sum(axis=1) + 0.5 * rng.normal(size=m * n)
+    return Federation.from_groups(X, site, y)
+
+
 @pytest.mark.parametrize(
-    "model", [ODCL(), MixedModel(family="binomial"), MixedModel(fit_intercept=False)]
+    "model",
+    [
+        ODCL(send="model"),
+        ODCL(loss="logistic"),
+        FMLR(share="sums"),
+        IFCA(2),
+        MixedModel(family="binomial"),
+        MixedModel(fit_intercept=False),
+    ],
 )
 def test_what_sums_cannot_answer_is_said(model):
     with pytest.raises(ValueError, match="at real sites"):

@@ -96,7 +96,7 @@ def test_one_site_has_nobody_to_share_with():
     ("parameters", "given", "message"),
     [
         ({"target": "classes"}, (), "models of a number"),
-        ({"candidates": [ODCL()]}, (), "at real sites"),
+        ({"candidates": [ODCL(send="model")]}, (), "at real sites"),
         ({}, ([[1.0]],), "without X"),
     ],
 )

@@ -27,7 +27,7 @@ from fedkin.estimators.candidates import ALONE, ONE, Fitted, checked, linear_way
 from fedkin.estimators.site_models import PlainRegression
 from fedkin.inference.at_sites import (
     FoldSums,
-    check_by_sums,
+    by_sums,
     coefficients_of,
     fitted_to_sums,
     scores_of_ways,
@@ -95,10 +95,7 @@ def _ways(candidates: Any, known: FoldSums, seed: int) -> dict[str, Any]:
         )
     if candidates is None:
         return linear_ways(known.whole, seed)
-    given = checked(candidates)
-    for model in given.values():
-        check_by_sums(model)
-    return given
+    return {name: by_sums(model) for name, model in checked(candidates).items()}
 
 
 def _in_order(held: HeldOut, order: tuple[str, ...]) -> HeldOut:

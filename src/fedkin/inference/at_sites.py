@@ -69,10 +69,10 @@ def sums_by_fold(engine: Any, fit_intercept: bool, folds: int, seed: int) -> Fol
 def scores_at_sites(estimator: Any, way: Any, folds: int, seed: int) -> HeldOut:
     """What left-out rows say, asked of real sites through the estimator's engine.
 
-    `way` is what to fit in the way of joining: an unfitted estimator that asks for sums of products
-    once.
+    `way` is what to fit in the way of joining: an unfitted estimator that can be fitted to sums of
+    products.
     """
-    check_by_sums(estimator)
+    way = by_sums(way)
     known = sums_by_fold(estimator.engine, estimator.fit_intercept, folds, seed)
     return scores_of_ways(estimator.engine, {JOINING: way}, known)
 
@@ -180,15 +180,24 @@ def _summed(found: HeldOutResult, ways: tuple[str, ...], known: FoldSums) -> Hel
     return HeldOut(ways, known.names, sizes, rows.sum(axis=1)[None], trained[None], metrics)
 
 
-def check_by_sums(estimator: Any) -> None:
-    """Complain about what sums of products cannot answer."""
-    shares = getattr(estimator, "share", None) == "statistics"
+def by_sums(estimator: Any) -> Any:
+    """The estimator as one that asks for sums of products once; refused if they cannot answer.
+
+    `ODCL` asks for sites' models besides, unless it is told not to, and finds the same from sums.
+    """
+    from sklearn.base import clone
+
+    if getattr(estimator, "send", "no such choice") is None:
+        estimator = clone(estimator).set_params(send="statistics")
+    sums = "statistics" in (getattr(estimator, "share", None), getattr(estimator, "send", None))
     normal = getattr(estimator, "family", "gaussian") == "gaussian"
+    squared = getattr(estimator, "loss", "squared") == "squared"
     spread = "return_std" in inspect.signature(estimator.predict).parameters
-    if not (shares and normal and spread):
+    if not (sums and normal and squared and spread):
         raise ValueError(
-            "at real sites benefit works from sums of products by fold: it needs MixedModel (or "
-            "another linear method that tells its spread) with share='statistics'"
+            "at real sites benefit works from sums of products by fold: it needs MixedModel, FMLR "
+            "or ODCL with a normal target, and sites that send such sums"
         )
     if not estimator.fit_intercept:
         raise ValueError("at real sites benefit needs fit_intercept=True")
+    return estimator

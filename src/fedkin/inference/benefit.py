@@ -246,7 +246,7 @@ def benefit(
         The way of joining, fitted or not; it is not changed.
     X, y, groups : rows, target and site of each row, or a Federation
         None asks the sites that the estimator's engine reaches: sums of products by fold, then
-        scores of left-out rows, are all that leaves them (linear methods, share="statistics").
+        scores of left-out rows, are all that leaves them (MixedModel, FMLR, ODCL).
         Where rows themselves are modelled, y are classes that fits do not see, to count errors by.
     metric : {"log", "rmse", "error"} or None
         None is the log score; see `Benefit.by` for the others.

@@ -7,15 +7,16 @@ coefficients that are normal about common ones with variance v ("by degrees"), o
 | way | excess error | why |
 |---|---|---|
 | alone | s^2 ((n+1)(n-2) / (n (n-d-2)) - 1) | least squares with normal columns, exact |
-| by degrees | sum of t + b^2 (v + w) / m + (v + w) E(b^ - b)^2 | terms, centre, pull |
+| by degrees | sum of t + b^2 (v + w) / m + (v + w) E q (b^ - b)^2 | terms, centre, pull |
 | one model | p v (1 + 1/m) + s^2 p / (m n - p - 1) | every site is off by its own departure |
 | by kind | s^2 K p / (m n) | least squares of each kind, once sites are told apart |
 
 Of the intercept 1/t' = 1/v + n / (s^2 + d t), of a slope 1/t = 1/v + (n - 1 + t'/v) / (s^2 + p t),
 by the spectrum of X'X: exact without columns (v s/(v + s)) and without a prior (least squares).
 w = t v / (v - t) is the error variance of a site's own coefficients, b = w / (v + w) how far they
-are pulled to the centre, b^ the same with the spread that the sites show, by the normal law of its
-estimate. Kinds that are not surely told apart are simulated (`kinds_planning`).
+are pulled to the centre, b^ the same with the spread that the sites show, and q the mean square of
+their departures over the expected one, which b^ comes from (chi squared). Kinds that are not surely
+told apart are simulated (`kinds_planning`).
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ PASSES = 30
 # Sites that are alike are spread by this share of the noise variance, so that nothing is divided
 # by zero.
 ALIKE = 1e-12
-# Values by which the law of an estimated spread is summed up.
-QUANTILES = 200
+# Values by which the law of an estimated spread is summed up, and that of the noise.
+QUANTILES, NOISE_QUANTILES = 200, 20
 WAYS = ("alone", "by degrees", "one model")
 
 
@@ -93,17 +94,20 @@ class Plan:
         return float((t + pull**2 * total / m + total * self._pull_is_off(v, own, pull)).sum())
 
     def _pull_is_off(self, v: float, own: Floats, pull: Floats) -> Floats:
-        """Expected squared error of the pulls that the fit finds, (p,).
+        """Squared error of the pulls that the fit finds, weighed by squared departures, (p,).
 
-        The spread v is known from (m - 1) p departures of mean square v + own, and never negative.
+        Both come from the same (m - 1) p departures of mean square v + own: where they happen to be
+        small, sites are pulled too far, and by less. The spread is never negative; noise is known
+        from the rows beyond p.
         """
-        from scipy.special import ndtri
-
-        chance = (np.arange(QUANTILES) + 0.5) / QUANTILES
-        freedom = max(self.n_sites - 1, 1) * self.n_terms
-        spread = np.sqrt(2.0 / freedom) * float((v + own).mean())
-        found = np.maximum(v + spread * ndtri(chance), 0.0)[:, None]
-        return np.asarray(((own / (found + own) - pull) ** 2).mean(axis=0))
+        m, p = self.n_sites, self.n_terms
+        square = _chi_squared_mean(max(m - 1, 1) * p, QUANTILES)[:, None]
+        noise = _chi_squared_mean(m * (self.n_rows - p), NOISE_QUANTILES)
+        typical = float(own.mean())
+        spread = np.maximum((v + typical) * square - typical * noise, 0.0)[..., None]
+        seen = own * noise[:, None]
+        off = (seen / (spread + seen) - pull) ** 2 * square[..., None]
+        return np.asarray(off.mean(axis=(0, 1))) * max(m - 1, 1) / m
 
     @property
     def one(self) -> float:
@@ -237,6 +241,16 @@ def plan(
         Standard deviation of sites' coefficients about the common ones, for columns of spread 1.
     """
     return Plan(n_sites, n_rows, n_features, noise, heterogeneity)
+
+
+def _chi_squared_mean(freedom: int, n_quantiles: int) -> Floats:
+    """Quantiles of a mean of so many squared standard normal numbers; of 1 where there are none."""
+    from scipy.special import gammaincinv
+
+    if freedom < 1:
+        return np.ones(1)
+    chance = (np.arange(n_quantiles) + 0.5) / n_quantiles
+    return np.asarray(gammaincinv(0.5 * freedom, chance) * 2.0 / freedom)
 
 
 def _excess(found: Plan, way: str) -> float:
