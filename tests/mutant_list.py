@@ -980,6 +980,27 @@ MUTANTS = (
         ("tests/maths/test_borrowed.py::test_few_labels_of_many_columns_are_enough_for_a_start",),
     ),
     Mutant(
+        "numbers of groups compared on other sites",
+        "algorithms/mixtures/shared_start.py",
+        "if best.trusted.all():",
+        "if True:",
+        ("tests/maths/test_borrowed.py::test_numbers_of_groups_are_compared_on_the_same_sites",),
+    ),
+    Mutant(
+        "all numbers of bent covariances counted",
+        "shrinkage/borrowed.py",
+        "(1.0 - share + share * told / told.sum())",
+        "np.ones_like(share)",
+        ("tests/maths/test_borrowed.py::test_covariances_count_as_far_as_they_are_their_own",),
+    ),
+    Mutant(
+        "own covariances whatever the labels say",
+        "algorithms/mixtures/shaped.py",
+        'if start.all_named and settings.covariance_type == "full":',
+        "if False:",
+        ("tests/maths/test_borrowed.py::test_labels_say_whether_groups_have_one_covariance",),
+    ),
+    Mutant(
         "degrees of freedom from the wide grid alone",
         "shrinkage/borrowed.py",
         "WIDE_STEP, HALVES = 8, (4, 2, 1)",

@@ -7,9 +7,13 @@ from scipy.stats import invwishart, multivariate_normal, multivariate_t, wishart
 from tests.maths.test_fedgrem import errors, small
 
 from fedkin import Federation, FedGrEM, PooledEM
+from fedkin.algorithms.mixtures.fedgrem import FEDGREM
+from fedkin.algorithms.mixtures.shared_start import Shared, SharedStart
+from fedkin.datasets import make_gaussian_mixtures
 from fedkin.models import gaussian_mixture as gaussian
 from fedkin.models import left_out_rows
 from fedkin.models import shaped_mixture as shaped
+from fedkin.protocol import Replies, Roster
 from fedkin.shrinkage import borrowed
 
 # --- the E-step against densities of SciPy -------------------------------------------------------
@@ -221,13 +225,84 @@ def test_a_site_that_comes_later_learns_means_and_covariances_too(bent):
 
 def test_the_number_of_groups_is_chosen():
     sim = small(0.3, n_clients=8, n_rows=80)
-    for kind in ("identity", "spherical"):
+    for kind in ("identity", "spherical", "full"):
         found = FedGrEM(None, covariance_type=kind, random_state=0).fit(sim.clients)
         assert found.n_components_ == 3
         assert "3 groups" in str(found.summary())
 
 
+@pytest.mark.parametrize("kind", ["full", "spherical"])
+def test_numbers_of_groups_are_compared_on_the_same_sites(kind):
+    """The odd site shows with six groups only; covariances of five are nearly one."""
+    sim = make_gaussian_mixtures(heterogeneity=1.0, random_state=0)
+    found = FedGrEM(None, covariance_type=kind, random_state=0, max_rounds=5).fit(sim.clients)
+    assert found.n_components_ == 5
+
+
+@pytest.mark.parametrize("kind", ["full", "diag", "spherical", "identity"])
+def test_how_sure_groups_are_follows_from_what_sites_send(ragged, kind):
+    """The likelihood of rows and groups is the likelihood less the entropy of memberships."""
+    clients, groups = ragged
+    covariances = np.tile(np.eye(3), (2, 1, 1))
+    if kind != "identity":
+        covariances = borrowed.shaped(groups.covariances[0, 0], kind)
+    start = SharedStart(FEDGREM.settings(covariance_type=kind), Roster(clients.names, 0))
+    even = start._at(groups.means[0, 0], np.ones(3))
+    common = even._replace(covariances=covariances, concentration=np.array([2.0, 6.0]))
+    rows = gaussian.prepare(clients)
+    same = (np.array([0.25, 0.75]), common.centers, common.covariances)
+    told = shaped.expect(rows, shaped.Groups(*(part[None, None] for part in same)))
+    joint = shaped.log_joint(rows, shaped.Groups(*(part[None, None] for part in same)))
+    share = np.exp(joint - logsumexp(joint, axis=1, keepdims=True))
+    wanted = np.bincount(clients.owner, (share * joint).sum(axis=1))
+    start.middle, start.inside = rows.centre, rows.squares.sum(axis=1)
+    replies = Replies(
+        np.arange(4),
+        {
+            "counts": told.counts,
+            "means": told.means,
+            "scatter": borrowed.packed(told.scatter, kind),
+        },
+    )
+    found = start._counted([Shared(common, 0.0, told.counts[:, 0])], replies)
+    np.testing.assert_allclose(found.certain, wanted)
+    np.testing.assert_allclose(found.rows, clients.sizes)
+
+
+def test_covariances_count_as_far_as_they_are_their_own():
+    rng = np.random.default_rng(0)
+    counts, means = np.full((1, 3), 4000.0), np.zeros((1, 3, 4))
+
+    def numbers(scales, kind):
+        made = [wishart(4000, scale * np.eye(4)).rvs(random_state=rng) for scale in scales]
+        return borrowed.numbers_of_covariances(counts, means, np.stack(made)[None], means[0], kind)
+
+    for kind, each in (("full", 10), ("diag", 4), ("spherical", 1)):
+        assert each <= numbers((1.0, 1.0, 1.0), kind) < 1.3 * each
+        assert 2.9 * each < numbers((0.1, 1.0, 10.0), kind) <= 3 * each
+    assert numbers((0.1, 1.0, 10.0), "tied") == 10
+    assert numbers((1.0, 1.0, 1.0), "identity") == 0
+
+
 # --- labels --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spoilt", [False, True])
+def test_labels_say_whether_groups_have_one_covariance(spoilt):
+    """Groups about one place differ by covariance alone; false entries make covariances of no use.
+
+    The rows themselves would have a covariance for every group in both.
+    """
+    rng = np.random.default_rng(5)
+    label, names = np.tile([0, 1], 300), np.repeat(np.arange(10), 60)
+    X = rng.normal(size=(600, 2)) * np.where(label, 1.0, 1.0 if spoilt else 4.0)[:, None]
+    if spoilt:
+        X[:, 0] += 3.0 * label
+        X[rng.permutation(np.flatnonzero(label))[:12], 1] *= 40.0
+    found = FedGrEM(2, covariance_type="full", random_state=0).fit(X, label, names)
+    first, second = found.group_covariance_
+    assert np.allclose(first, second) == spoilt
+    assert np.allclose(found.covariance_, first) == spoilt
 
 
 @pytest.fixture(scope="module")

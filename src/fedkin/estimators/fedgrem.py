@@ -32,8 +32,9 @@ class FedGrEM(ShapedUse):
     Parameters
     ----------
     n_components : int or None
-        Number of groups R. None chooses it: the shared mixture with the least BIC (Gaussian
-        mixtures). With labels there are at least as many groups as classes.
+        Number of groups R. None chooses it: as many as can be told apart, by the least ICL of
+        mixtures that all sites share (Gaussian mixtures; rows far from normal make more groups of
+        one class). With labels there are at least as many groups as classes.
     family : {"gaussian", "regression"}
         Groups of rows x, or groups of rows with a linear regression of y on x each.
     init : {"auto", "kmeans++", "ward", "federated"} or array of shape (R, p) or (m, R, p)
@@ -50,9 +51,10 @@ class FedGrEM(ShapedUse):
         "spherical": every group has a common covariance, which each site bends to its own rows as
         far as they carry; how far is estimated. Sites depart from mixtures of all, of which the one
         goes on that foretells rows left out best, and send, for each group, how many rows it has,
-        their mean and scatter. (With `shrinkage="paper"`,
-        gradient steps, clipping, thresholds or batches "diag" and "spherical" are each site's own,
-        the same for its groups.)
+        their mean and scatter. With labels for all rows "full" has one covariance for all groups
+        where left-out labels are foretold better so. (With `shrinkage="paper"`, gradient steps,
+        clipping, thresholds or batches "diag" and "spherical" are each site's own, the same for its
+        groups.)
     shrinkage : {"adaptive", "paper"}
         "adaptive": each site is pulled as far as its own sampling variance warrants; nothing to
         tune, but sampling variances, hence sizes of groups, leave the site. "paper": Algorithm 1

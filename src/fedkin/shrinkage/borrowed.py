@@ -253,12 +253,12 @@ def packed(matrices: Floats, kind: str) -> Floats:
 
 def unpacked(numbers: Floats, d: int, kind: str) -> Floats:
     """Matrices (..., d, d) from what travelled."""
-    matrices = np.zeros((*numbers.shape[:-1], d, d))
     if kind in ("full", "tied"):
-        upper = np.triu_indices(d)
-        matrices[..., upper[0], upper[1]] = numbers
-        matrices[..., upper[1], upper[0]] = numbers
-    elif kind == "diag":
+        upper, place = np.triu_indices(d), np.empty((d, d), dtype=np.intp)
+        place[upper] = place.T[upper] = np.arange(len(upper[0]))
+        return np.asarray(np.take(numbers, place, axis=-1))
+    matrices = np.zeros((*numbers.shape[:-1], d, d))
+    if kind == "diag":
         matrices[..., range(d), range(d)] = numbers
     elif kind == "spherical":
         matrices[..., range(d), range(d)] = numbers / d
@@ -285,15 +285,39 @@ def learn(
     centers = np.einsum("mr,mrd->rd", counts, means) / np.where(alive, n_rows[:, None], 1.0)
     centers = np.where(alive, centers, common.centers)
     if kind != "identity":
-        away = means - centers
-        about = counts[..., None, None] * (away[..., :, None] * away[..., None, :])
-        total = shaped((scatter + about).sum(axis=0), kind)
-        each = total / np.maximum(n_rows, FEW)[:, None, None]
+        each = _together(counts, means, scatter, centers, kind)
         least = least_variance(counts, means)
         covariances, known = _of_groups(each, n_rows, "tied" if alike else kind, least)
         common = common._replace(covariances=covariances, known=known)
     shares = (n_rows + FEW) / (n_rows + FEW).sum()
     return common._replace(centers=centers, concentration=common.concentration.sum() * shares)
+
+
+def _together(counts, means, scatter, centers, kind):
+    """Covariances of groups (R, d, d) about centres, sites put together."""
+    away = (means - centers).swapaxes(0, 1)
+    about = (counts.T[..., None] * away).swapaxes(-1, -2) @ away
+    total = shaped(scatter.sum(axis=0) + about, kind)
+    return total / np.maximum(counts.sum(axis=0), FEW)[:, None, None]
+
+
+def numbers_of_covariances(
+    counts: Floats, means: Floats, scatter: Floats, centers: Floats, kind: str
+) -> float:
+    """How many numbers the covariances of groups are that sites share, as far as they are free.
+
+    Each is (1 - share) of its own and share of the average of all. The trace of that map counts
+    them: all of every group's where nothing is borrowed, those of one where they are the same.
+    """
+    d = centers.shape[-1]
+    whole = {"identity": 0, "spherical": 1, "diag": d}.get(kind, d * (d + 1) // 2)
+    told = np.maximum(counts.sum(axis=0), FEW)
+    if not whole or kind not in OWN_KINDS or len(told) == 1:
+        return float(whole)
+    each = _together(counts, means, scatter, centers, kind)
+    average = np.einsum("r,rij->ij", told, each) / told.sum()
+    share = _share_of_average(each, told, floored(average, least_variance(counts, means)), kind)
+    return float(whole * (1.0 - share + share * told / told.sum()).sum())
 
 
 def learn_own(
@@ -390,12 +414,17 @@ def _of_groups(
     elif len(covariances) == 1:
         bent = average[None]
     else:
-        scatter = told[:, None, None] * covariances
-        beyond = best_degrees(scatter[:, None], told[:, None], average[None], kind)[0]
-        share = beyond / (beyond + told)
+        share = _share_of_average(covariances, told, average, kind)
         mixed = share[:, None, None] * average + (1.0 - share)[:, None, None] * covariances
         bent = np.stack([floored(one, least) for one in mixed])
     return bent, 1.0 / (share**2 / whole + (1.0 - share) ** 2 / told)
+
+
+def _share_of_average(covariances, told, average, kind):
+    """How far covariances (R, d, d), known from `told` rows each, are bent to their average."""
+    scatter = told[:, None, None] * covariances
+    beyond = best_degrees(scatter[:, None], told[:, None], average[None], kind)[0]
+    return beyond / (beyond + told)
 
 
 def best_degrees(scatter: Floats, rows: Floats, covariances: Floats, kind: str) -> Floats:

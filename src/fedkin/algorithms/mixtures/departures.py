@@ -80,6 +80,16 @@ class Departure:
         return largest_change(before, self.own.means)
 
 
+def one_covariance(common: borrowed.Common) -> borrowed.Common:
+    """The same with one covariance for all groups and sites, as linear discriminants have it."""
+    share = common.concentration / common.concentration.sum()
+    average = np.einsum("r,rij->ij", share, common.covariances)
+    alike = np.broadcast_to(average, common.covariances.shape)
+    return common._replace(
+        covariances=alike, degrees=np.full_like(common.degrees, borrowed.DEGREES[-1])
+    )
+
+
 def moments(replies: Any, kind: str) -> tuple[Floats, Floats, Floats]:
     """Counts, means and scatter that sites sent."""
     means = replies["means"]

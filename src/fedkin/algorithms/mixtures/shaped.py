@@ -12,7 +12,9 @@ what groups have in common (`fedkin.shrinkage.borrowed`) and what each site's ow
    on from which they foretell rows that are left out best (`left_out`, `departures`).
 
 With labels the groups of labelled rows are where it starts, and step 3 is left out if every group
-has labels. A group without rows at a site has the common mean and covariance there.
+has labels. Where all rows have labels, left-out labels say whether covariances are the groups' own
+or one for all, as in quadratic and linear discriminant analysis. A group without rows at a site has
+the common mean and covariance there.
 """
 
 from __future__ import annotations
@@ -23,7 +25,14 @@ from typing import Any
 
 import numpy as np
 
-from fedkin.algorithms.mixtures.departures import MOST, Departure, depart, likeliest, question
+from fedkin.algorithms.mixtures.departures import (
+    MOST,
+    Departure,
+    depart,
+    likeliest,
+    one_covariance,
+    question,
+)
 from fedkin.algorithms.mixtures.result import FedGremResult
 from fedkin.algorithms.mixtures.shared_start import CLUSTER_PASSES, SharedStart
 from fedkin.algorithms.mixtures.sites import FAR, FAR_PRODUCTS, rows_with_labels
@@ -231,6 +240,8 @@ def program(roster: Roster, settings: Any, aligned: Floats | None = None) -> Pro
     ways = [Departure(one, settings.covariance_type, own_weights, m) for one in shared]
     if aligned is not None:
         yield from depart(ways[-1])
+    if start.all_named and settings.covariance_type == "full":
+        ways.append(Departure(one_covariance(shared[0]), "tied", own_weights, m))
     fit = yield from likeliest(ways, start.trusted, "right" if start.named else "loglik")
     history: list[float] = []
     at_rest, loglik = 0, np.full(m, np.nan)

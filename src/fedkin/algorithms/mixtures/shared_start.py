@@ -15,7 +15,7 @@ import numpy as np
 from fedkin.algorithms.mixtures.departures import moments
 from fedkin.alignment import by_coordinates
 from fedkin.arrays import Bools, Floats
-from fedkin.protocol import Ask, Replies, Roster
+from fedkin.protocol import Ask, Replies, Roster, over_roster
 from fedkin.shrinkage import borrowed
 from fedkin.ties import tied_order
 
@@ -26,7 +26,7 @@ CLUSTER_PASSES = 20
 SHARED_ROUNDS, ROUNDS_OF_ALL, SHARED_TOL, SAME_PLACE = 100, 10, 1e-4, 1e-3
 # The most numbers of one round of the shared mixture: 160 MB of doubles.
 MOST_NUMBERS = 2e7
-# The most groups that are tried where none are given; ends when so many more in a row do not help.
+# The most groups that are tried where none are given; ends when so many in a row do not help.
 MOST_GROUPS, WORSE_IN_A_ROW = 15, 2
 # A site that has more than half of a group alone is left out of the shared mixture and departs from
 # that of the others, if there are so many sites, it does not have so much of all rows, and no less
@@ -44,6 +44,32 @@ class Shared(NamedTuple):
     shares: Floats
 
 
+class Counted(NamedTuple):
+    """Mixtures with one number of groups, the likeliest first, and what that one says.
+
+    `trusted` (m,) sites; `rows` (m,); `certain` (m,), the log likelihood of rows and the groups
+    they are in, expected; `numbers` that were fitted.
+    """
+
+    found: list[Shared]
+    trusted: Bools
+    rows: Floats
+    certain: Floats
+    numbers: float
+
+    @property
+    def n_groups(self) -> int:
+        """Number of groups."""
+        return len(self.found[0].common.centers)
+
+    def better_than(self, other: Counted) -> bool:
+        """Whether its ICL is less, on sites that both trust."""
+        both = self.trusted & other.trusted
+        price = np.log(max(self.rows[both].sum(), 1.0))
+        mine, its = (one.numbers * price - 2 * one.certain[both].sum() for one in (self, other))
+        return bool(mine < its)
+
+
 class SharedStart:
     """The search for mixtures from which sites may depart."""
 
@@ -51,8 +77,11 @@ class SharedStart:
         self.settings, self.roster, self.kind = settings, roster, settings.covariance_type
         self.trusted: Bools = np.ones(len(roster), dtype=bool)
         self.n_rows = 0.0
-        # Whether every group has labels.
-        self.named = False
+        # Means of the sites' columns (m, d), and what rows scatter about them in all, (m,).
+        self.middle: Floats = np.empty((0, 0))
+        self.inside: Floats = np.empty(0)
+        # Whether every group has labels; whether every row has.
+        self.named = self.all_named = False
 
     def begin(
         self, aligned: Floats | None = None
@@ -64,6 +93,9 @@ class SharedStart:
         settings, given = self.settings, self.settings.given_start
         replies = yield Ask("columns", note="spread of the columns")
         units, n_rows = spread_of(replies), float(replies["rows"].sum())
+        who, m = replies.clients, len(self.roster)
+        self.middle = over_roster(replies["middle"], who, m, missing=0.0)
+        self.inside = over_roster(replies["rows"] * replies["variance"].sum(axis=1), who, m, 0.0)
         known = None
         if settings.labels:
             replies = yield Ask("labelled", note="groups with labels")
@@ -74,7 +106,8 @@ class SharedStart:
         elif known is not None and (known[0].sum(axis=0) > 0).all():
             self.named = True
             first = self._first(*known, np.square(units))
-            if known[0].sum() >= n_rows - 0.5:
+            self.all_named = bool(known[0].sum() >= n_rows - 0.5)
+            if self.all_named:
                 return [first]
             # With few labels the rows of all sites tell more of a class than its labelled ones do.
             found = yield from self._shared([first])
@@ -92,25 +125,64 @@ class SharedStart:
         return shared
 
     def _choose(self, units: Floats) -> Generator[Ask, Replies, list[Shared]]:
-        """As many groups as the shared mixture has the least BIC with."""
-        best, worse = np.inf, 0
-        for n_groups in range(1, MOST_GROUPS + 1):
-            found = yield from self._search(n_groups, units)
-            size = n_parameters(n_groups, len(units), self.kind) * np.log(self.n_rows)
-            criterion = size - 2 * found[0].loglik
-            worse = worse + 1 if criterion >= best else 0
-            if criterion < best:
-                best, chosen, trusted = criterion, found, self.trusted.copy()
+        """As many groups as can be told apart: the shared mixture with the least ICL.
+
+        A site that is odd shows when there is a group to spare for it; fewer are then tried again
+        without it.
+        """
+        everybody = np.ones_like(self.trusted)
+        best = yield from self._with(1, units, everybody)
+        worse = 0
+        for n_groups in range(2, MOST_GROUPS + 1):
+            now = yield from self._with(n_groups, units, everybody)
+            best, worse = (now, 0) if now.better_than(best) else (best, worse + 1)
             if worse >= WORSE_IN_A_ROW:
                 break
-        self.trusted = trusted
-        return chosen
+        for n_groups in range(best.n_groups - 1, 0, -1):
+            if best.trusted.all():
+                break
+            now = yield from self._with(n_groups, units, best.trusted)
+            if not now.better_than(best):
+                break
+            best = now
+        self.trusted = best.trusted
+        return best.found
+
+    def _with(
+        self, n_groups: int, units: Floats, trusted: Bools
+    ) -> Generator[Ask, Replies, Counted]:
+        """The shared mixtures of trusted sites, and what the likeliest says of its number."""
+        found = yield from self._search(n_groups, units, trusted=trusted)
+        replies = yield self._question([found[0].common])
+        return self._counted(found, replies)
+
+    def _counted(self, found: list[Shared], replies: Replies) -> Counted:
+        """What the likeliest of these mixtures says of its number of groups."""
+        common, kind, d = found[0].common, self.kind, len(self.middle[0])
+        counts, means, scatter = (part[:, 0] for part in moments(replies, kind))
+        who, n_groups = replies.clients, len(common.centers)
+        if kind == "identity":
+            # No scatter was sent: what columns scatter, less what means do, is inside groups.
+            away = np.square(means - self.middle[who, None]).sum(axis=-1)
+            inside = self.inside[who] - (counts * away).sum(axis=-1)
+            share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1e-300)
+            scatter = (share * inside[:, None] / d)[..., None, None] * np.eye(d)
+        heard = self.trusted[who]
+        seen = counts[heard], means[heard], scatter[heard]
+        numbers = borrowed.numbers_of_covariances(*seen, common.centers, kind)
+        certain = complete_loglik(counts, means, scatter, common)
+        trusted, rows, certain = (
+            over_roster(part, who, len(self.roster), missing=0.0)
+            for part in (heard, counts.sum(axis=1), certain)
+        )
+        numbers += n_groups * (1 + d) - 1
+        return Counted(found, trusted.astype(bool), rows, certain, numbers)
 
     def _search(
-        self, n_groups: int, units: Floats, known: Any = None
+        self, n_groups: int, units: Floats, known: Any = None, trusted: Bools | bool = True
     ) -> Generator[Ask, Replies, list[Shared]]:
         """Shared mixtures in which no site has a group for itself, if there are such."""
-        self.trusted[:] = True
+        self.trusted[:] = trusted
         for _ in range(SEARCHES):
             found = yield from self._search_once(n_groups, units, known)
             lonely = [alone_in_a_group(one.shares * self.trusted[:, None]) for one in found]
@@ -201,7 +273,9 @@ class SharedStart:
             gain = (reached - loglik[running]) / max(self.n_rows, 1.0)
             loglik[running] = reached
             shares[np.ix_(replies.clients, running)] = replies["counts"]
-            parts = [part[heard] for part in moments(replies, self.kind)]
+            parts: tuple[Floats, ...] = moments(replies, self.kind)
+            if not heard.all():
+                parts = tuple(part[heard] for part in parts)
             for place, s in enumerate(running):
                 counts, means, scatter = (part[:, place] for part in parts)
                 # A group that may be as wide as it likes can swallow others before they are found.
@@ -254,11 +328,19 @@ def alone_in_a_group(counts: Floats) -> Bools:
     return alone & ~large if m >= LEAST_SITES else np.zeros(m, dtype=bool)
 
 
-def n_parameters(n_groups: int, d: int, kind: str) -> int:
-    """Numbers that a mixture shared by all sites is made of."""
-    whole = d * (d + 1) // 2
-    of_each = {"full": whole, "diag": d, "spherical": 1}.get(kind, 0)
-    return n_groups * (1 + d + of_each) - 1 + (whole if kind == "tied" else 0)
+def complete_loglik(
+    counts: Floats, means: Floats, scatter: Floats, common: borrowed.Common
+) -> Floats:
+    """Log likelihood (m,) of the sites' rows and of the groups they are in, as far as they are.
+
+    The log likelihood less the entropy of who belongs where, from what an E-step leaves.
+    """
+    away, d = means - common.centers, means.shape[-1]
+    about = scatter + (counts[..., None] * away)[..., None] * away[..., None, :]
+    squares = np.einsum("rij,mrji->mr", np.linalg.inv(common.covariances), about)
+    volume = np.linalg.slogdet(common.covariances)[1] + d * np.log(2.0 * np.pi)
+    weights = np.log(common.concentration / common.concentration.sum())
+    return np.asarray((counts * (weights - 0.5 * volume) - 0.5 * squares).sum(axis=1))
 
 
 def spread_of(replies: Replies) -> Floats:
