@@ -67,6 +67,13 @@ MUTANTS = (
         DEGREES_OF_KINDS,
     ),
     Mutant(
+        "kinds that need no rows of their own",
+        "algorithms/fmlr_degrees.py",
+        "return len(n_rows) == 1 or bool(enough.all())",
+        "return True",
+        DEGREES_OF_KINDS,
+    ),
+    Mutant(
         "weights that scale features only",
         "models/weighted_rows.py",
         "return X * root[:, None], y * root,",

@@ -9,6 +9,7 @@ import pytest
 import statsmodels.api as sm
 
 from fedkin import FMLR, Federation, MixedModel
+from fedkin.algorithms.fmlr_degrees import carries
 from fedkin.datasets import make_regression_groups
 from fedkin.datasets.fmlr import PAPER_COEF
 from fedkin.engines import InProcess
@@ -59,6 +60,36 @@ def test_kinds_without_degrees_stay_as_printed():
     assert (chosen.n_components_, chosen.degrees_, chosen.site_noise_) == (3, False, "common")
     np.testing.assert_allclose(chosen.coef_, printed.coef_, rtol=1e-12)
     assert not chosen.effects_.any() and not chosen.random_covariance_.any()
+
+
+@pytest.mark.filterwarnings("ignore::fedkin.estimators.fmlr.OddSitesWarning")
+@pytest.mark.parametrize("share", ["statistics", "sums"])
+def test_a_far_site_of_few_rows_is_no_kind_of_its_own(share):
+    """Four rows of five coefficients: they would be met exactly, and the next one by chance."""
+    rng = np.random.default_rng(3)
+    X, site = rng.normal(size=(60 * 4, 4)), np.repeat(np.arange(60), 4)
+    X[site == 0] *= 10.0
+    y = X @ np.ones(4) + 0.3 * rng.normal(size=len(X))
+    y[site == 0] += 30.0 * rng.normal(size=4)
+    names = np.array([f"site-{k:02d}" for k in range(60)])[site]
+    model = FMLR(max_components=4, random_state=0, share=share).fit(X, y, groups=names)
+    rows = 4.0 * model.responsibilities_[:, : model.n_components_].sum(axis=0)
+    assert model.n_components_ == 1 or rows.min() >= 2 * 5 + 1
+    given = FMLR(2, degrees=False, random_state=0, share=share).fit(X, y, groups=names)
+    assert min(given.weights_) < 1.5 / 60, "whoever asks for two gets them"
+
+
+@pytest.mark.parametrize(("n", "enough"), [(10, False), (11, True)])
+def test_coefficients_of_a_kind_may_add_as_much_as_noise_does(n, enough):
+    """Of least squares with normal columns, by drawing: d / (n - d - 1) of the noise variance."""
+    assert carries(np.array([500.0, n]), 5) is enough
+    assert carries(np.array([float(n)]), 5)
+    rng = np.random.default_rng(0)
+    X, x = rng.normal(size=(4000, n, 5)), rng.normal(size=(4000, 5))
+    noise = rng.normal(size=(4000, n))
+    coef = np.linalg.solve(X.mT @ X, X.mT @ noise[..., None])[..., 0]
+    added = np.mean((x * coef).sum(axis=1) ** 2)
+    assert added == pytest.approx(5 / (n - 6), rel=0.15)
 
 
 @pytest.mark.parametrize("robust", [False, True])

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedkin.algorithms import fmlr_starts as starts
-from fedkin.algorithms.fmlr_degrees import NEITHER, Chooser, Tried, common_model
+from fedkin.algorithms.fmlr_degrees import NEITHER, Chooser, Tried, carries, common_model
 from fedkin.algorithms.fmlr_expectation import (
     NOBODY_POSSIBLE,
     AtServer,
@@ -295,16 +295,18 @@ def program(roster: Roster, settings: FmlrSettings) -> Program:
     fits: dict[int, _Fit] = {}
     for n_components in numbers:
         fits[n_components] = yield from _fit(source, n_components, settings)
-    tried = [fit.tried(source) for fit in fits.values()]
-    beside: list[Tried] = []
+    plain = [fit.tried(source) for fit in fits.values()]
+    tried = [each for each in plain if each.carried or len(numbers) == 1]
+    beside = [each for each in plain if not any(each is other for other in tried)]
     chooser = None
-    if not settings.told:
+    if not settings.told and 1 not in fits:
         # Likelihoods under a given noise are not to be compared with others.
-        beside = [] if 1 in fits else [_common_model(source, fits[numbers[0]].total)]
+        beside.append(_common_model(source, fits[numbers[0]].total))
     if isinstance(source, AtServer) and not settings.told:
         chooser = Chooser(source, settings, tried)
         if not settings.as_printed:
             tried = chooser.look(settings.ways, numbers)
+            beside += [each for each in chooser.tried if not each.carried and len(numbers) > 1]
         mixed_model = chooser.mixed_model()
         if mixed_model is not None and not any(each is mixed_model for each in tried):
             beside.append(mixed_model)
@@ -346,9 +348,9 @@ class _Fit(NamedTuple):
         """Log likelihood of all rows and BIC."""
         loglik = self.loglik_per_row * source.n_rows + source.log_volume
         bic = -2 * loglik + self.n_free * np.log(source.n_rows)
-        return Tried(
-            NEITHER, self.parameters.coef[0], float(self.parameters.sigma[0]), loglik, float(bic)
-        )
+        coef, sigma = self.parameters.coef[0], float(self.parameters.sigma[0])
+        carried = carries(self.sums[: len(coef), -1], coef.shape[1])
+        return Tried(NEITHER, coef, sigma, loglik, float(bic), carried=carried)
 
     def coef_covariance(self) -> Floats:
         """Of the coefficients of every component, given who belongs to it, (K, d, d)."""

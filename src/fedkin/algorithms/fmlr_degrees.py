@@ -27,8 +27,16 @@ from fedkin.models.grouped_regression import (
     SMALLEST_VARIANCE,
     pack_noise,
 )
-from fedkin.models.kinds_degrees import away_from, noise_gain, without_effects
-from fedkin.models.kinds_degrees_fit import Clients, KindsFit, Way, clients_of, fit, refined
+from fedkin.models.kinds_degrees import away_from, mixed, noise_gain, without_effects
+from fedkin.models.kinds_degrees_fit import (
+    Clients,
+    KindsFit,
+    Way,
+    clients_of,
+    fit,
+    likelihood_of,
+    refined,
+)
 from fedkin.models.kinds_prediction import KindsPosterior
 from fedkin.models.least_squares import residual_coefficients, solve
 from fedkin.models.linear_mixed import eliminate
@@ -55,6 +63,9 @@ SETTLED = 1e-3
 PATIENCE = (2, 1)
 # Rows that a coefficient of a kind needs where sites depart or have their own noise.
 ROWS_A_COEFFICIENT = 5.0
+# What the errors of a kind's own coefficients may add to a prediction, in units of the noise
+# variance: least squares of n rows and d coefficients adds d / (n - d - 1) on average.
+MOST_ADDED = 1.0
 
 
 class Tried(NamedTuple):
@@ -66,6 +77,8 @@ class Tried(NamedTuple):
     loglik: float
     bic: float
     kinds: KindsFit | None = None
+    carried: bool = True
+    """Whether every kind has rows enough for coefficients of its own."""
 
     @property
     def n_kinds(self) -> int:
@@ -120,7 +133,19 @@ class Chooser:
     def _fitted(self, way: Way, n_kinds: int, outside: Floats | None) -> Tried:
         cluster = self._clusterings if self.settings.given_start is None else None
         starts = self.starts.get(n_kinds, ())
-        return self._priced(fit(self.clients, way, n_kinds, starts, cluster, outside))
+        found = fit(self.clients, way, n_kinds, starts, cluster, outside)
+        rows = self._rows_of_kinds(found, outside)
+        return self._priced(found)._replace(carried=carries(rows, found.coef.shape[1]))
+
+    def _rows_of_kinds(self, found: KindsFit, outside: Floats | None) -> Floats:
+        """Rows of the sites of every kind, (K,)."""
+        prepared, n_kinds = self.clients.prepared, len(found.coef)
+        likelihood = likelihood_of(self.clients, found.way)
+        groups = likelihood.evaluate(self.clients.inside(found.coef), found.numbers).loglik
+        if outside is not None:
+            groups = np.vstack([groups, outside + prepared.n_rows * np.log(prepared.scale)])
+        share, _ = mixed(groups, np.log(np.maximum(found.weights, 1e-300)))
+        return np.asarray(share[:n_kinds] @ prepared.n_rows)
 
     def _clusterings(self, points: Floats, n_kinds: int) -> Iterable[Indices]:
         for k in range(N_CLUSTERINGS if len(points) >= n_kinds else 0):
@@ -169,7 +194,9 @@ class Chooser:
             own = [way for way in own if not way.degrees]
         if own and (len(own) == len(ways) or self._noises_differ(ways)):
             self._follow_own_noise(own, numbers)
-        found = [tried for tried in self.tried if tried.way in ways]
+        found = [
+            one for one in self.tried if one.way in ways and (one.carried or len(numbers) == 1)
+        ]
         # Where sites or rows are too few to tell departures from noise, there are none.
         return [*self.plain.values(), *found] if NEITHER in ways or not found else found
 
@@ -260,6 +287,16 @@ class Chooser:
         if self.source.outside is None:
             return self.at(DEGREES, 1)
         return self._priced(fit(self.clients, DEGREES, 1))
+
+
+def carries(n_rows: Floats, n_coef: int) -> bool:
+    """Whether kinds of so many rows (K,) have enough of them for `n_coef` coefficients each.
+
+    One kind is the regression of all rows, whatever it is worth. Of several, one that is a single
+    far site of few rows would run through all of them, and reach anywhere at the next.
+    """
+    enough = n_coef <= MOST_ADDED * (n_rows - n_coef - 1.0)
+    return len(n_rows) == 1 or bool(enough.all())
 
 
 def _by_weight(kinds: KindsFit) -> KindsFit:

@@ -268,8 +268,7 @@ class FmlrResult(Result):
         """A choice at the end of its range, and regressions without a site."""
         remarks = [*self._compared(about)]
         open_choice = about.settings.n_components is None
-        considered = self.curve[self.curve[:, 5] > 0]
-        if open_choice and considered[:, 0].max() == self.n_components > 1:
+        if open_choice and self.curve[:, 0].max() == self.n_components > 1:
             remarks.append(
                 f"BIC still falls at {self.n_components} regressions, the most that were tried "
                 "(max_components): sites may differ by degrees rather than by kind."

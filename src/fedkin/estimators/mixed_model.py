@@ -46,7 +46,7 @@ class MixedModel(ReadMixedModel):
         Of the sites' departures. "full": any. "diagonal": uncorrelated. "isotropic": one variance
         for all slopes (in units of the columns' spread) and one for the level, for many columns.
         "auto": "full" where there are at least as many sites as numbers in it, and rows beyond
-        those that the departures take (or five sites a number), and for counts five rows a
+        those that the departures take (or ten sites a number), and for counts five rows a
         departure at a site; else "isotropic". Classes have no correlations: "isotropic" ("auto",
         "full") is one variance for every class and block of columns, the standardised features and
         the intercept; "diagonal" is one for every class and column.

@@ -32,7 +32,7 @@ from fedkin.models.last_answers import LastAnswers
 from fedkin.models.least_squares import RANK_TOLERANCE, residual_coefficients, solve, unpack
 from fedkin.models.linear_mixed import Prepared, eliminate
 from fedkin.models.linear_mixed_scales import prepare
-from fedkin.models.random_covariance import Covariance, Shape
+from fedkin.models.random_covariance import Covariance, Shape, carried_covariance
 from fedkin.models.site_noise import NoiseData
 from fedkin.models.site_noise_fit import noise_data
 from fedkin.models.small_matrices import backward, forward
@@ -126,15 +126,15 @@ def clients_of(
     """Packed statistics (., m) in good coordinates; every column may depart."""
     size = len(unpack(statistics[:, 0])[1])
     if covariance is None:
-        covariance = usual_covariance(size, statistics.shape[1])
+        covariance = usual_covariance(size, statistics[-1])
     prepared, shape = prepare(statistics, np.arange(size), covariance, fit_intercept)
     return Clients(noise_data(statistics, prepared), shape, noise_ratio(statistics))
 
 
-def usual_covariance(size: int, n_clients: int) -> Covariance:
-    """ "full" where there are clients enough to tell all covariances, else "isotropic"."""
-    few = size * (size + 1) / 2 <= MOST_NUMBERS_A_CLIENT * n_clients
-    return "full" if few else "isotropic"
+def usual_covariance(size: int, n_rows: Floats) -> Covariance:
+    """ "full" where clients of `n_rows` (m,) tell all covariances, else "isotropic"."""
+    few = size * (size + 1) / 2 <= MOST_NUMBERS_A_CLIENT * len(n_rows)
+    return carried_covariance(n_rows, size) if few else "isotropic"
 
 
 def noise_ratio(statistics: Floats) -> Floats:

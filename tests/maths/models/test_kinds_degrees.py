@@ -191,8 +191,14 @@ def test_clients_beyond_those_looked_at_first_count_in_the_end(monkeypatch):
 
 
 def test_a_full_covariance_needs_two_clients_for_a_number():
-    assert usual_covariance(3, 12) == "full" and usual_covariance(3, 11) == "isotropic"
-    assert usual_covariance(20, 42) == "isotropic"
+    assert usual_covariance(3, np.full(12, 9.0)) == "full"
+    assert usual_covariance(3, np.full(11, 9.0)) == "isotropic"
+    assert usual_covariance(20, np.full(42, 99.0)) == "isotropic"
+
+
+def test_a_full_covariance_of_kinds_needs_what_a_mixed_models_does():
+    assert usual_covariance(3, np.full(59, 3.0)) == "isotropic"
+    assert usual_covariance(3, np.full(60, 3.0)) == "full"
 
 
 def test_noise_ratios_follow_the_noises_of_sites():

