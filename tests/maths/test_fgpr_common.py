@@ -117,10 +117,11 @@ def test_predictions_are_those_of_the_dense_process(sites, model):
     place, new = data.names.index("site-3"), np.full(len(GRID), 99)
     at_new = model._curve("new").moments(GRID)
     for k in np.argsort(-shared.weights)[:6]:
-        form, theta = form_of(shared.kinds[k], 1), shared.theta[k]
+        form, theta = form_of(shared.kinds[k], shared.places), shared.theta[k]
         for found, owner in (((means, variances), np.full(len(GRID), place)), (at_new, new)):
             mean, spread = dense_posterior(form, theta, rows, X, owner)
-            std = scale * np.sqrt(np.diagonal(spread) + np.exp(theta[-1]))
+            noise = np.exp(theta[-1] + 2.0 * theta[-2] * np.clip(X[:, 0], *form.edges))
+            std = scale * np.sqrt(np.diagonal(spread) + noise)
             assert (np.abs(found[0][k] - location - scale * mean) < 1e-3 * std).all()
             np.testing.assert_allclose(np.sqrt(found[1][k]), std, rtol=1e-3)
 
@@ -246,3 +247,19 @@ def test_the_frame_is_that_of_all_rows():
     assert extent.steep == pytest.approx(min(rise / run, 1.0))
     nothing = replace(Replies(np.arange(2), arrays | {"moments": np.zeros((2, 2))}))
     assert extent_of(nothing) is None
+
+
+def test_what_grows_with_the_curve_is_found_and_widens_the_intervals():
+    """Departures and noise are ten times as large at the end as at the beginning."""
+    rng = np.random.default_rng(5)
+    X, ends = np.linspace(0.0, 10.0, 12)[:, None], np.array([[0.0], [10.0]])
+    clients = {}
+    for k in range(20):
+        departure = 0.4 * rng.normal() + 0.2 * rng.normal(size=len(X))
+        clients[f"site-{k}"] = (X, curve(X[:, 0]) + 10.0 ** (X[:, 0] / 10.0) * departure)
+    model = FGPR().fit(Federation.from_clients(clients))
+    assert model.common_parameters_["growth"] == pytest.approx(np.log(10.0) / 10.0, rel=0.1)
+    _, std = model.predict(ends, "new", return_std=True)
+    assert 7.0 < std[1] / std[0] < 14.0
+    _, beyond = model.predict(np.array([[10.0], [10.001]]), "new", return_std=True)
+    assert beyond[1] == pytest.approx(beyond[0], rel=1e-3)

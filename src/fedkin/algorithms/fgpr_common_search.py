@@ -23,12 +23,13 @@ from fedkin.models.inducing import grid
 from fedkin.protocol import Ask, Replies
 
 # Bounds of variances, in those of all targets, of lengths, in spreads of the features, and of
-# the pivot of departures, in spreads from the centre.
+# the pivot of departures, in spreads from the centre; of the growth, in logarithms per spread.
 VARIANCE_BOUNDS = (1e-8, 1e2)
 LENGTH_BOUNDS = (0.05, 100.0)
 PIVOT_BOUNDS = (-10.0, 10.0)
-# The search counts the pivot in this unit, as rows tell it more sharply than logarithms.
-PIVOT_UNIT = 0.2
+GROWTH_BOUNDS = (-3.0, 3.0)
+# The search counts both in this unit, as rows tell them more sharply than logarithms.
+SHARPER_UNIT = 0.2
 
 
 class Extent(NamedTuple):
@@ -50,14 +51,13 @@ class Problem:
     def __init__(self, kind: Floats, extent: Extent, n_points: int) -> None:
         d = len(extent.low)
         self.kind, self.extent = kind, extent
-        self.form = form_of(kind, d)
         self.places = grid(extent.low, extent.high, n_points)
+        self.form = form_of(kind, self.places)
         self.priors = weak_priors(self.form.names, 1.0, np.ones(d))
-        is_length = np.array(["length" in name for name in self.form.names])
-        is_pivot = np.array([name == "pivot" for name in self.form.names])
-        bounds = np.where(is_length[:, None], np.log(LENGTH_BOUNDS), np.log(VARIANCE_BOUNDS))
-        self.lower, self.upper = np.where(is_pivot[:, None], PIVOT_BOUNDS, bounds).T
-        self.unit = np.where(is_pivot, PIVOT_UNIT, 1.0)
+        bounds = np.array([_bounds_of(name) for name in self.form.names])
+        self.lower, self.upper = bounds.T.copy()
+        sharper = np.array([name in ("pivot", "growth") for name in self.form.names])
+        self.unit = np.where(sharper, SHARPER_UNIT, 1.0)
         self.has = np.ones(len(self.form.names), dtype=bool)
         if self.form.common == SPLINE:
             self.has[1] = False
@@ -87,6 +87,13 @@ class Problem:
         value, gradient = negative_bound(self.form, theta, told)
         more, slope = penalty(self.priors, theta)
         return value + float(more), gradient + slope
+
+
+def _bounds_of(name: str) -> Floats:
+    """Of a parameter, as `full` holds it."""
+    if name in ("pivot", "growth"):
+        return np.array({"pivot": PIVOT_BOUNDS, "growth": GROWTH_BOUNDS}[name])
+    return np.log(LENGTH_BOUNDS if "length" in name else VARIANCE_BOUNDS)
 
 
 def ask(step: str, wanted: list[tuple[Problem, Floats]], note: str, needed: bool = True) -> Ask:

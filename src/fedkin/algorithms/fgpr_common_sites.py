@@ -32,7 +32,7 @@ def _sums(cache: Cache, common: Mapping[str, Floats], with_slopes: bool) -> Arra
     packs, m = _packs(cache.few, units_of(common)), len(cache.few)
     found = []
     for theta, kind in zip(common["theta"], common["kinds"]):
-        form = form_of(kind, common["places"].shape[1])
+        form = form_of(kind, common["places"])
         points = points_at(form, theta, common["places"])
         found.append(_travelling(sums(packs, m, form, theta, points, with_slopes)))
     gram, log_det, missed = (np.stack(each, axis=1) for each in zip(*found))

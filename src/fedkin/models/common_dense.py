@@ -58,7 +58,10 @@ def _with_noise(form: CommonForm, full: Floats, rows: Rows) -> tuple[Floats, Flo
     """Covariance of the targets and its slopes (p, N, N)."""
     X, owner = rows.X, rows.owner
     K, slopes = _covariance(form, full, X, X, owner, owner, rows.knots)
-    noise = np.exp(full[-1]) * np.eye(len(rows.y))
+    part = parameters(form, full)
+    noise = np.diag(part.noise * part.swelling(X) ** 2)
+    if form.n_growth:
+        slopes[-1] += 2.0 * part.growing(X) * noise
     return K + noise, np.concatenate([slopes, noise[None]])
 
 
@@ -79,6 +82,7 @@ def _covariance(
         shared = _spline(form, full, knots, A, B)
     own, by_own = curve(form.own, part.own_lengths, A, B)
     lean_a, lean_b = part.leaning(A), part.leaning(B)
+    same = same * np.outer(part.swelling(A), part.swelling(B))
     pieces = [
         part.common * shared[None],
         part.common * by_shared,
@@ -89,8 +93,10 @@ def _covariance(
         -part.slope * same * np.array([a[:, None] + b for a, b in zip(lean_a.T, lean_b.T)]),
     ]
     mean = mean_columns(form, A) @ mean_columns(form, B).T
-    total = mean + sum(pieces[k][0] for k in (0, 2, 3, 4))
-    return total, np.concatenate(pieces)
+    departures = sum(pieces[k][0] for k in (2, 3, 4))
+    growing = part.growing(A)[:, None] + part.growing(B)
+    pieces += [(growing * departures)[None]] * form.n_growth
+    return mean + pieces[0][0] + departures, np.concatenate(pieces)
 
 
 def _spline(form: CommonForm, full: Floats, knots: Floats, A: Floats, B: Floats) -> Floats:

@@ -1,20 +1,24 @@
 """Parameters and covariances of a common curve with sites' own departures from it.
 
-    target of site i at x = common(x) + level_i + slope_i' (x - pivot) + own_i(x) + noise,
+    target of site i at x = common(x) + s(x) (level_i + slope_i' (x - pivot) + own_i(x) + noise),
 
     cov = common variance k(x, x'; common lengths) + vague^2 (1 + x'x) of the common mean
-          + [same site] (level + slope (x - pivot)'(x' - pivot)
-                         + own variance k(x, x'; own lengths))
-          + [same row] noise.
+          + [same site] s(x) s(x') (level + slope (x - pivot)'(x' - pivot)
+                                    + own variance k(x, x'; own lengths))
+          + [same row] s(x)^2 noise,        s(x) = exp(growth x).
 
 The pivot is where sites differ least: curves that begin together and fan out have it at their
 beginning. Level and slope there are independent, which at any other place is a correlation: along a
 line this is every covariance that a level and a slope can have.
 
+What grows differs more, and is measured less exactly, as it gets larger: along a line departures
+and noise swell by s, in one proportion. Beyond the edges of the rows s stays what it is there, as
+nobody has seen it go on. In more dimensions s is 1.
+
 Features are in one frame for all sites: centred and of unit spread, so that a slope and a vague
-mean mean the same in every direction. `full` holds logarithms of variances and lengths, and the
-pivot as it is, in the order of `names`; a part that is absent has the logarithm -inf and a gradient
-of 0.
+mean mean the same in every direction. `full` holds logarithms of variances and lengths, and pivot
+and growth as they are, in the order of `names`; a part that is absent has the logarithm -inf and a
+gradient of 0.
 """
 
 from __future__ import annotations
@@ -43,6 +47,7 @@ class CommonForm(NamedTuple):
     The common curve may be a `SPLINE`.
     `mean` is "zero", "constant" or "linear"; `vague` is the prior standard deviation of its
     coefficients, which are common to all sites, `steep` that of its slopes if it is another.
+    Departures and noise swell between the `edges` and not beyond them.
     """
 
     n_features: int
@@ -51,6 +56,7 @@ class CommonForm(NamedTuple):
     mean: str = "zero"
     vague: float = 0.0
     steep: float | None = None
+    edges: tuple[float, float] = (-np.inf, np.inf)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -64,8 +70,14 @@ class CommonForm(NamedTuple):
             "own variance",
             *["own length"] * d,
             *["pivot"] * d,
+            *["growth"] * self.n_growth,
             "noise variance",
         )
+
+    @property
+    def n_growth(self) -> int:
+        """One along a line, none in more dimensions."""
+        return int(self.n_features == 1)
 
     @property
     def n_mean(self) -> int:
@@ -74,7 +86,7 @@ class CommonForm(NamedTuple):
 
 
 class Parameters(NamedTuple):
-    """What `full` means: variances, lengths, and where departures by slopes vanish."""
+    """What `full` means: variances, lengths, where departures by slopes vanish, what swells."""
 
     common: float
     common_lengths: Floats
@@ -83,20 +95,38 @@ class Parameters(NamedTuple):
     own: float
     own_lengths: Floats
     pivot: Floats
+    growth: Floats
     noise: float
+    edges: tuple[float, float]
 
     def leaning(self, X: Floats) -> Floats:
         """What slopes multiply at rows X (..., d)."""
         return X - self.pivot
 
+    def growing(self, X: Floats) -> Floats:
+        """What growth multiplies at rows X (..., d) in the logarithm of `swelling`, (...)."""
+        if not len(self.growth):
+            return np.zeros(X.shape[:-1])
+        return np.clip(X[..., 0], *self.edges)
+
+    def swelling(self, X: Floats) -> Floats:
+        """How large departures and noise at rows X (..., d) are in those at the centre, (...)."""
+        grown: Floats = np.exp(self.growing(X) * self.growth.sum())
+        return grown
+
 
 def parameters(form: CommonForm, full: Floats) -> Parameters:
-    """Variances and lengths from their logarithms, and the pivot."""
+    """Variances and lengths from their logarithms, pivot and growth."""
     d = form.n_features
-    values, pivot = np.exp(full[: 2 * d + 4]), full[2 * d + 4 : -1]
+    values, pivot, growth = (
+        np.exp(full[: 2 * d + 4]),
+        full[2 * d + 4 : 3 * d + 4],
+        full[3 * d + 4 : -1],
+    )
     level, slope, own = values[d + 1 : d + 4]
     lengths, noise = values[d + 4 :], float(np.exp(full[-1]))
-    return Parameters(values[0], values[1 : d + 1], level, slope, own, lengths, pivot, noise)
+    common = values[0], values[1 : d + 1]
+    return Parameters(*common, level, slope, own, lengths, pivot, growth, noise, form.edges)
 
 
 def start_of(form: CommonForm, variance: float, without: tuple[str, ...] = ()) -> Floats:
@@ -105,8 +135,8 @@ def start_of(form: CommonForm, variance: float, without: tuple[str, ...] = ()) -
     lengths = np.full(form.n_features, np.sqrt(form.n_features))
     with np.errstate(divide="ignore"):
         common, level, slope, own, noise = np.log([variance * part for part in share.values()])
-    length, pivot = np.log(lengths), np.zeros(form.n_features)
-    return np.concatenate([[common], length, [level, slope, own], length, pivot, [noise]])
+    length, zeros = np.log(lengths), np.zeros(form.n_features + form.n_growth)
+    return np.concatenate([[common], length, [level, slope, own], length, zeros, [noise]])
 
 
 def mean_columns(form: CommonForm, X: Floats) -> Floats:

@@ -91,9 +91,13 @@ def site_from_nearest(
     phi = _scaled(form, full, points, X)
     own = part.own * curve(form.own, part.own_lengths, rows, rows)[0]
     inverse, _ = inverted(site_covariance(part, rows, own, np.ones(y.shape)), np.ones(y.shape))
+    swelling = part.swelling(rows)
+    inverse = inverse / (swelling[:, :, None] * swelling[:, None, :])
     across = curve(form.own, part.own_lengths, X[:, None], rows)[0][:, 0]
     lean = np.einsum("nd,nkd->nk", part.leaning(X), part.leaning(rows))
-    cross = part.level + part.slope * lean + part.own * across
+    cross = (
+        part.swelling(X)[:, None] * swelling * (part.level + part.slope * lean + part.own * across)
+    )
     pull = np.einsum("nk,nkl->nl", cross, inverse)
     there = phi - np.einsum("nk,nkf->nf", pull, flat)
     left = _departure_variance(form, full, X) - np.einsum("nk,nk->n", pull, cross)
@@ -147,18 +151,21 @@ def _not_carried(form: CommonForm, full: Floats, points: Points, phi: Floats, X:
 def _departure(form: CommonForm, full: Floats, A: Floats, B: Floats) -> Floats:
     part = parameters(form, full)
     own = curve(form.own, part.own_lengths, A, B)[0]
-    return part.level + part.slope * (part.leaning(A) @ part.leaning(B).T) + part.own * own
+    lean = part.leaning(A) @ part.leaning(B).T
+    swelling = np.outer(part.swelling(A), part.swelling(B))
+    return swelling * (part.level + part.slope * lean + part.own * own)
 
 
 def _departure_variance(form: CommonForm, full: Floats, X: Floats) -> Floats:
     part = parameters(form, full)
     lean = (part.leaning(X) ** 2).sum(axis=1)
-    variance: Floats = part.level + part.slope * lean + part.own
+    variance: Floats = part.swelling(X) ** 2 * (part.level + part.slope * lean + part.own)
     return variance
 
 
 def _inverse(form: CommonForm, full: Floats, rows: Floats) -> Floats:
     part = parameters(form, full)
     own = part.own * curve(form.own, part.own_lengths, rows, rows)[0]
-    kept = np.ones((1, len(rows)))
-    return inverted(site_covariance(part, rows[None], own[None], kept), kept)[0][0]
+    kept, swelling = np.ones((1, len(rows))), part.swelling(rows)
+    inverse = inverted(site_covariance(part, rows[None], own[None], kept), kept)[0][0]
+    return inverse / np.outer(swelling, swelling)

@@ -63,10 +63,10 @@ class Member(NamedTuple):
     points: Points
     known: Weights
 
-    @property
-    def noise(self) -> float:
-        """Variance of the noise."""
-        return parameters(self.form, self.theta).noise
+    def noise(self, X: Floats) -> Floats:
+        """Variance (n,) of the noise at rows X."""
+        part = parameters(self.form, self.theta)
+        return part.noise * part.swelling(X) ** 2
 
 
 class Shared(NamedTuple):
@@ -89,7 +89,7 @@ class Shared(NamedTuple):
         """Every member of the cloud."""
         found = []
         for kind, theta, *known in zip(self.kinds, self.theta, self.mean, self.covariance):
-            form = form_of(kind, self.places.shape[1])
+            form = form_of(kind, self.places)
             found.append(Member(form, theta, points_at(form, theta, self.places), Weights(*known)))
         return found
 
@@ -104,10 +104,14 @@ class Shared(NamedTuple):
         return self._replace(mean=mean, covariance=covariance)
 
 
-def form_of(kind: Floats, n_features: int) -> CommonForm:
-    """The form of a kind, as it travels: two smoothnesses, and how steep the mean may be."""
+def form_of(kind: Floats, places: Floats) -> CommonForm:
+    """The form of a kind, as it travels: two smoothnesses, and how steep the mean may be.
+
+    Along a line rows lie between the first and the last of the places (M, d).
+    """
     common, own = (np.inf if nu == RBF_TRAVELS else float(nu) for nu in kind[:2])
-    return CommonForm(n_features, common, own, mean="linear", vague=VAGUE, steep=float(kind[2]))
+    steep, edges = float(kind[2]), (float(places[:, 0].min()), float(places[:, 0].max()))
+    return CommonForm(places.shape[1], common, own, "linear", VAGUE, steep, edges)
 
 
 class LeftOut(NamedTuple):
@@ -173,7 +177,7 @@ class CommonSiteCurve:
                 mean, variance = self._by_nearest(member, rows)
             else:
                 mean, variance = site_posterior(*member, self._own, rows)
-            noise = member.noise
+            noise = member.noise(rows)
             found.append((mean, np.maximum(variance, LEAST_VARIANCE * noise) + noise))
         mean, variance = map(np.array, zip(*found))
         return location + scale * mean, scale**2 * variance
@@ -198,7 +202,7 @@ class CommonSiteCurve:
         for member, count in zip(self._each, counts):
             if count:
                 mean, spread = site_joint(*member, self._own, rows)
-                root, _ = cholesky(spread + member.noise * np.eye(len(X)))
+                root, _ = cholesky(spread + np.diag(member.noise(rows)))
                 drawn.append(mean[:, None] + root @ rng.normal(size=(len(X), count)))
         return np.asarray(location + scale * np.concatenate(drawn, axis=1))
 

@@ -10,6 +10,9 @@ and with U = inv(S) [Phi y] their slopes by a parameter of S, and by a common le
 
     -U' dS U,   <inv(S), dS>,   -<inv(S) R inv(S), dS>;      dPhi' U + U' dPhi,   0,   <inv(S), dR>.
 
+Where departures and noise swell by s(x), rows of Phi, y and R are divided by it instead, which is
+the same but for the log determinant.
+
 The common variance is a factor that the server knows, and scaling all parts of S scales the sums in
 a known way: the common variance and the noise need no slopes of their own.
 
@@ -147,29 +150,33 @@ def _sums_of(chunk: Pack, form: CommonForm, full: Floats, points: Points, slopes
     own, by_own = curve(form.own, part.own_lengths, chunk.X, chunk.X)
     own, lean = part.own * own * both, part.leaning(chunk.X) * kept[:, :, None]
     inverse, log_det = inverted(site_covariance(part, chunk.X, own, kept), kept)
+    growing, scaled = part.growing(chunk.X) * kept, kept / part.swelling(chunk.X)
+    log_det = log_det + 2.0 * part.growth.sum() * growing.sum(axis=1)
+    both_scaled = scaled[:, :, None] * scaled[:, None, :]
     Phi, by_feature = features(form, full, points, chunk.X)
     rest, by_shared = np.zeros_like(both), np.zeros((1, *both.shape))
     if form.common != SPLINE:
         shared, by_shared = curve(form.common, part.common_lengths, chunk.X, chunk.X)
         carried = Phi[:, :, : len(points.places)]
-        rest = (shared - carried @ carried.swapaxes(1, 2)) * both
-    columns = np.concatenate([Phi, chunk.y[:, :, None]], axis=2) * kept[:, :, None]
+        rest = (shared - carried @ carried.swapaxes(1, 2)) * both_scaled
+    columns = np.concatenate([Phi, chunk.y[:, :, None]], axis=2) * scaled[:, :, None]
     solved = inverse @ columns
     found = [(columns.swapaxes(1, 2) @ solved, log_det, _inner(inverse, rest))]
     if slopes:
         site = Site(inverse, solved, inverse @ rest @ inverse)
-        pairs = zip(by_feature * kept[:, :, None], by_shared * both)
+        pairs = zip(by_feature * scaled[:, :, None], by_shared * both_scaled)
         found += [_by_common_length(site, *pair) for pair in pairs]
         found += [_by_columns(site, part.level, kept[:, :, None])]
         found += [_by_columns(site, part.slope, lean), _by_matrix(site, own)]
         found += [_by_matrix(site, part.own * slope * both) for slope in by_own]
         found += [_by_pivot(site, part.slope, kept, column) for column in np.moveaxis(lean, 2, 0)]
+        found += [_by_growth(site, growing, columns, rest)] * form.n_growth
     gram, log_dets, missed = (np.stack(each, axis=1) for each in zip(*found))
     return Sums(gram, log_dets, missed, chunk.sizes.astype(np.float64))
 
 
 def site_covariance(part: Parameters, X: Floats, own: Floats, kept: Floats) -> Floats:
-    """S (k, w, w) of padded clients, with a unit diagonal where padded."""
+    """S (k, w, w) of padded clients before it swells, with a unit diagonal where padded."""
     both = kept[:, :, None] * kept[:, None, :]
     S = own + part.level * both
     if part.slope > 0:
@@ -219,6 +226,15 @@ def _by_pivot(
         for matrix in (site.inverse, site.passed)
     )
     return variance * (gram + gram.swapaxes(1, 2)), within, -missed
+
+
+def _by_growth(
+    site: Site, growing: Floats, columns: Floats, rest: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """The same for the growth, by which columns and rest are divided: of log s (k, w)."""
+    gram = (columns * growing[:, :, None]).swapaxes(1, 2) @ site.solved
+    missed = -2.0 * np.einsum("ki,kij,kij->k", growing, site.inverse, rest)
+    return -gram - gram.swapaxes(1, 2), 2.0 * growing.sum(axis=1), missed
 
 
 def _by_common_length(

@@ -6,6 +6,9 @@ On logarithms theta of lengths and variances, minus the log density up to consta
   factor of 20 either way in 95 % of cases;
 - where the slopes of sites' departures vanish is normal around the centre of the features, with
   two of their spreads;
+- by what departures and noise grow, in logarithms per spread of the feature, is normal around
+  none: from the beginning of curves to their end, three or four spreads, within a factor of 30
+  either way in 95 % of cases;
 - a standard deviation is half-normal in units of the target's: noise of one, curves of three, since
   a long trend has more variance than its piece within the data;
 - the noise's is taken as density of its logarithm, which falls towards zero: a few rows on a
@@ -28,6 +31,8 @@ Floats = NDArray[np.float64]
 LENGTH_WIDTH = 1.5
 # Standard deviation of the pivot of departures, in spreads of the features.
 PIVOT_WIDTH = 2.0
+# Of the logarithm by which departures and noise grow in one spread of the feature.
+GROWTH_WIDTH = 0.5
 # Units of the half-normal standard deviations, in target's standard deviations.
 NOISE_UNIT = 1.0
 CURVE_UNIT = 3.0
@@ -51,17 +56,20 @@ def weak_priors(names: Sequence[str], target_spread: float, feature_spread: Floa
 
     Lengths come once for all features or feature by feature, in order.
     """
-    is_length = np.array(["length" in name for name in names], dtype=bool)
-    is_noise = np.array(["noise" in name for name in names], dtype=bool)
-    is_pivot = np.array(["pivot" in name for name in names], dtype=bool)
+    is_length, is_noise, is_pivot, is_growth = (
+        np.array([word in name for name in names], dtype=bool)
+        for word in ("length", "noise", "pivot", "growth")
+    )
     centre = np.zeros(len(names))
     centre[is_length] = np.log(_lengths(int(is_length.sum()), np.atleast_1d(feature_spread)))
     unit = np.where(is_noise, NOISE_UNIT, CURVE_UNIT) * target_spread
-    width = np.where(is_length, LENGTH_WIDTH, np.where(is_pivot, PIVOT_WIDTH, np.inf))
+    width = np.select(
+        [is_length, is_pivot, is_growth], [LENGTH_WIDTH, PIVOT_WIDTH, GROWTH_WIDTH], np.inf
+    )
     return Priors(
         centre,
         width,
-        np.where(is_length | is_pivot, np.inf, unit),
+        np.where(np.isfinite(width), np.inf, unit),
         is_noise.astype(np.float64),
     )
 

@@ -25,6 +25,7 @@ FORMS = [
     CommonForm(1, common=1.5, own=1.5, mean="linear", vague=2.0),
     CommonForm(2, common=RBF, own=2.5),
     CommonForm(2, common=1.5, own=RBF, mean="linear", vague=1.0),
+    CommonForm(1, common=2.5, own=1.5, mean="linear", vague=2.0, edges=(-1.1, 0.6)),
     CommonForm(1, common=SPLINE, own=2.5, mean="linear", vague=2.0),
 ]
 
@@ -73,9 +74,10 @@ def differences(f, full, step=1e-3):
 
 
 def test_the_covariance_is_the_one_on_the_page():
-    """Two rows of one site and one of another, written out."""
-    form, full = CommonForm(1), np.log([0.5, 0.8, 0.3, 0.2, 0.4, 1.1, 1.0, 0.1])
-    full[-2] = -0.3
+    """Two rows of one site and one of another, written out; growth ends at the edge."""
+    form = CommonForm(1, edges=(-1.0, 0.7))
+    full = np.log([0.5, 0.8, 0.3, 0.2, 0.4, 1.1, 1.0, 1.0, 0.1])
+    full[-3:-1] = -0.3, 0.6
     rows = Rows(np.array([[0.2], [1.0], [1.0]]), np.array([1.0, -0.5, 0.3]), np.array([0, 0, 1]))
 
     def k(t, u, length):
@@ -84,8 +86,9 @@ def test_the_covariance_is_the_one_on_the_page():
     K = np.empty((3, 3))
     for i, (t, a) in enumerate(zip(rows.X[:, 0], rows.owner)):
         for j, (u, b) in enumerate(zip(rows.X[:, 0], rows.owner)):
-            own = 0.3 + 0.2 * (t + 0.3) * (u + 0.3) + 0.4 * k(t, u, 1.1)
-            K[i, j] = 0.5 * k(t, u, 0.8) + (a == b) * own + (i == j) * 0.1
+            own = 0.3 + 0.2 * (t + 0.3) * (u + 0.3) + 0.4 * k(t, u, 1.1) + (i == j) * 0.1
+            swelling = np.exp(0.6 * (min(t, 0.7) + min(u, 0.7)))
+            K[i, j] = 0.5 * k(t, u, 0.8) + (a == b) * swelling * own
     fit = rows.y @ np.linalg.solve(K, rows.y)
     expected = 0.5 * (fit + np.log(np.linalg.det(K)) + 3 * np.log(2 * np.pi))
     assert dense_value(form, full, rows)[0] == pytest.approx(expected, rel=1e-12)
@@ -215,7 +218,7 @@ def test_triangles_travel_and_become_matrices_again():
     form, federation = CommonForm(1), sites(CommonForm(1))
     gram = sums_of(federation, form, parameters_of(form), grid(-2, 2, 20)).gram
     upper = halves(gram)
-    assert upper.shape == (5, 7, 231)
+    assert upper.shape == (5, 8, 231)
     np.testing.assert_allclose(wholes(upper, 21), gram, rtol=1e-9, atol=1e-10)
 
 
@@ -260,7 +263,11 @@ def test_far_from_all_points_the_prior_is_left():
     assert mean[0] == pytest.approx(0.0, abs=1e-9) and variance[0] == pytest.approx(common)
     nobody = (np.zeros((0, 1)), np.zeros(0))
     _, variance = site_posterior(form, full, points, known, nobody, far)
-    assert variance[0] == pytest.approx(common + level + slope * (40.0 - full[6]) ** 2 + own)
+    departures = level + slope * (40.0 - full[6]) ** 2 + own
+    assert variance[0] == pytest.approx(common + np.exp(2.0 * full[7] * 40.0) * departures)
+    ended = form._replace(edges=(-2.0, 2.0))
+    _, variance = site_posterior(ended, full, points, known, nobody, far)
+    assert variance[0] == pytest.approx(common + np.exp(2.0 * full[7] * 2.0) * departures)
 
 
 def test_a_site_that_comes_later_is_as_one_that_was_there():

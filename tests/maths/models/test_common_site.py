@@ -37,9 +37,9 @@ def clients(seed=0):
 
 
 def problem(kind):
-    form, parts = form_of(kind, 1), clients()
+    places, parts = np.linspace(-1.5, 1.5, 13)[:, None], clients()
+    form = form_of(kind, places)
     theta = start_of(form, 1.0) + np.random.default_rng(1).uniform(-0.4, 0.4, len(form.names))
-    places = np.linspace(-1.5, 1.5, 13)[:, None]
     points = points_at(form, theta, places)
     data = Federation.from_clients(parts)
     known = weights(form, theta, sums(pack(data), len(data), form, theta, points))
@@ -59,7 +59,7 @@ def test_a_row_left_out_is_predicted_from_all_others(kind):
         own = data.X[row : row + 1], np.array([1])
         expected, spread = dense_posterior(form, theta, rest, *own)
         assert mean[place] == pytest.approx(expected[0], abs=1e-6)
-        noise = np.exp(theta[-1])
+        noise = np.exp(theta[-1] + 2.0 * theta[-2] * data.X[row, 0])
         assert variance[place] == pytest.approx(spread[0, 0] + noise, abs=1e-6)
 
 
@@ -104,7 +104,7 @@ def shared_of(data, units, n_members=3):
     )
     places, members = np.linspace(-1.5, 1.5, 13)[:, None], []
     for number in range(n_members):
-        form = form_of(KINDS[number], 1)
+        form = form_of(KINDS[number], places)
         theta = start_of(form, 1.0) + 0.2 * number
         told = sums(pack(framed), len(data), form, theta, points_at(form, theta, places))
         members.append((theta, *weights(form, theta, told)))
