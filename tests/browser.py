@@ -28,7 +28,8 @@ class Browser:
         self._read, from_browser = os.pipe()
         flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
         flags += ["--remote-debugging-pipe", "--no-first-run", "--disable-extensions"]
-        flags += ["--disable-dev-shm-usage", "--disable-background-networking"]
+        flags += ["--disable-dev-shm-usage", "--disable-background-networking", "--disable-sync"]
+        flags += ["--disable-component-update", "--disable-quic"]
         flags += [f"--user-data-dir={self.folder}", "about:blank"]
 
         # The pipe is read from descriptor 3 and written to descriptor 4. A shell puts them there:

@@ -240,7 +240,7 @@ class Federation:
             features = [column.name for column in encoding.columns]
         features = chosen_columns(table.columns, client, target, features)
         if encoding is None:
-            words = classes_of(table[target]) if classes and target is not None else ()
+            words = classes_of(table[target], target) if classes and target is not None else ()
             encoding = Encoding.learn(table, features, words)
         X = encoding.matrix(table)
         y = None if target is None else target_column(table[target], target, encoding.classes)
@@ -551,7 +551,8 @@ class Federation:
             return maybe, np.zeros((0, self.n_features))
         rows = self.X[_ranges(starts[alike], self.sizes[maybe])]
         cuts = _offsets(self.sizes[maybe])[:-1]
-        return maybe, np.maximum.reduceat(rows, cuts) - np.minimum.reduceat(rows, cuts)
+        with np.errstate(invalid="ignore"):  # infinite values have their own finding
+            return maybe, np.maximum.reduceat(rows, cuts) - np.minimum.reduceat(rows, cuts)
 
     def _constant_everywhere(self, j: int, name: str) -> Finding:
         """A column that tells sites apart, or nothing at all."""

@@ -187,6 +187,8 @@ def chosen_columns(
             raise ValueError(
                 f"there is no column {column!r}; the columns are {', '.join(columns)}{meant}"
             )
+    if client == target:
+        raise ValueError(f"column {client!r} names the sites; it cannot be the target, too")
     for column in features or []:
         if column in (client, target):
             role = "the target" if column == target else "the site's name"

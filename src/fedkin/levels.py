@@ -6,8 +6,9 @@
   categories. A missing word is a level of its own, "(missing)".
 * A date becomes days since 1 January 1970.
 * Missing numbers stop a fit, by site and column, unless rows that have them are dropped.
-* A column with more than fifty different words is a name, not a category, and is refused; whatever
-  is refused is told all at once.
+* A column with more than fifty different words is a name, not a category, and is refused; so is one
+  of many numbers with some words among them, as they would become levels. Whatever is refused is
+  told all at once.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from fedkin.frames import FederationError, Finding
 from fedkin.names import listed
 
 MOST_LEVELS = 50
+# Of so many different numbers beside a few words, the words are gaps or slips and not levels.
+MANY_NUMBERS = 10
 MISSING = "(missing)"
 NO_WORD = {"", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"}
 # What numbers and dates are written with, in any country: 1'234.50, 1.234,5 %, 31/1/2026, 12:30.
@@ -91,7 +94,12 @@ class Encoding:
         for column in self.columns:
             if column.name not in table.columns:
                 offenders.append(
-                    Finding("error", None, f"there is no column {column.name!r}", "the fit had it")
+                    Finding(
+                        "error",
+                        None,
+                        f"there is no column {column.name!r}, which the model was fitted with",
+                        f"the columns are {', '.join(table.columns)}",
+                    )
                 )
                 continue
             try:
@@ -114,11 +122,18 @@ class Encoding:
         return cls(tuple(columns), tuple(told["classes"]))
 
 
-def classes_of(column: Any) -> tuple[str, ...]:
+def classes_of(column: Any, name: str) -> tuple[str, ...]:
     """The words of a target in order; empty if it holds numbers."""
-    if _kind(column, "target") != "levels":
+    if _kind(column, name) != "levels":
         return ()
-    return tuple(level for level in _column(column, "target").levels if level != MISSING)
+    _no_words_among_numbers(column, f"target {name!r}")
+    levels, n_rows = _levels(column)
+    if len(levels) > MOST_LEVELS:
+        raise ValueError(
+            f"target {name!r} holds {len(levels)} different words in {n_rows} rows, such as "
+            f"{listed(levels, 2)}: too many for classes; take another target"
+        )
+    return tuple(level for level in levels if level != MISSING)
 
 
 def target_column(column: Any, name: str, classes: Sequence[str] = ()) -> Floats:
@@ -165,16 +180,48 @@ def _column(column: Any, name: str) -> Column:
     kind = _kind(column, name)
     if kind != "levels":
         return Column(name, kind)
-    words = words_of(column)
-    met = set(words.tolist())
-    levels = [level for level in _categories(column) if level in met] or sorted(met - {MISSING})
-    levels += [MISSING] * (MISSING in met and MISSING not in levels)
+    _no_words_among_numbers(column, f"column {name!r}")
+    levels, n_rows = _levels(column)
     if len(levels) > MOST_LEVELS:
         raise ValueError(
-            f"column {name!r} holds {len(levels)} different words in {len(words)} rows, such as "
+            f"column {name!r} holds {len(levels)} different words in {n_rows} rows, such as "
             f"{listed(levels, 2)}: {_what_it_may_be(levels)}"
         )
     return Column(name, "levels", tuple(levels))
+
+
+def _levels(column: Any) -> tuple[list[str], int]:
+    """Levels of a column of words in their order, and its number of rows."""
+    words = words_of(column)
+    met = set(words.tolist())
+    levels = [level for level in _categories(column) if level in met] or sorted(met - {MISSING})
+    return levels + [MISSING] * (MISSING in met and MISSING not in levels), len(words)
+
+
+def _no_words_among_numbers(column: Any, what: str) -> None:
+    """Complain of a column of numbers in which a few words stand, such as "not known"."""
+    if _categories(column):
+        return
+    words = words_of(column)
+    met = set(words.tolist()) - {MISSING}
+    strange = sorted(word for word in met if not _is_number(word))
+    if not strange or len(met) - len(strange) <= max(MANY_NUMBERS, len(strange)):
+        return
+    first = next(k for k, word in enumerate(words) if word in strange)
+    n_rows = sum(word in strange for word in words.tolist())
+    raise ValueError(
+        f"{what} holds numbers, but {listed(strange, 3)} in {n_rows} of {len(words)} rows (row "
+        f"{first + 1} first); correct {'it' if n_rows == 1 else 'them'}, or leave the cell empty "
+        "if it is missing"
+    )
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 def _what_it_may_be(levels: Sequence[str]) -> str:

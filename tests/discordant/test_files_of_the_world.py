@@ -131,6 +131,34 @@ def test_all_offenders_are_listed_at_once():
     assert len(facts) == 3 and "column 'name' holds 60 different words" in facts[0]
 
 
+def test_a_word_among_numbers_is_told_and_does_not_make_levels():
+    """Of 20 different numbers and one slip there would be 20 levels, in silence."""
+    values = [str(k) for k in range(20)]
+    slip = {"site": ["a", "b"] * 10, "x": [*values[:7], "n/k", *values[8:]]}
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(FederationError, match=r"'x' holds numbers, but 'n/k' in 1 of 20 .*row 8"):
+        Federation.from_frame(pandas.DataFrame(slip))
+    stages = {"site": ["a", "b"] * 10, "x": ["1", "2", "3", "4+"] * 5}
+    assert Federation.from_frame(pandas.DataFrame(stages)).feature_names == ("x=2", "x=3", "x=4+")
+    target = pandas.DataFrame({**stages, "y": slip["x"]})
+    with pytest.raises(ValueError, match=r"target 'y' holds numbers, but 'n/k'"):
+        Federation.from_frame(target, target="y", classes=True)
+
+
+def test_a_target_of_names_is_told_by_its_name():
+    pandas = pytest.importorskip("pandas")
+    names = {"site": ["a", "b"] * 30, "x": range(60), "who": [f"person {k}" for k in range(60)]}
+    with pytest.raises(ValueError, match=r"target 'who' holds 60 .*take another target"):
+        Federation.from_frame(pandas.DataFrame(names), target="who", classes=True)
+
+
+@pytest.mark.filterwarnings("error")
+def test_infinite_values_are_told_without_a_complaint_of_numpy():
+    table = frame(x=[np.inf] * 4, z=[1.0, 1.0, 2.0, 3.0])
+    with pytest.raises(FederationError, match="values infinite"):
+        Federation.from_frame(table)
+
+
 def test_missing_numbers_stop_a_fit_or_are_dropped_as_told():
     table = frame(x=[1.0, np.nan, 3.0, 4.0], y=[1.0, 2.0, 3.0, np.nan])
     with pytest.raises(FederationError, match=r"site 'a': column 'x' has 1 of 2 values missing"):

@@ -512,3 +512,47 @@ def test_rows_without_a_column_of_sites_are_those_of_a_new_site_and_that_is_said
     same = run("predict", tmp_path / "run", tmp_path / "named.csv", "--json")
     assert "no column" not in same.stderr
     assert json.loads(done.stdout)[0]["prediction"] == json.loads(same.stdout)[0]["prediction"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("fit fmrl data.csv", "there is no method 'fmrl'; did you mean 'fmlr'?"),
+        ("compare data.csv", "name a method before the table: fedkin compare auto data.csv"),
+        ("fit fmlr data.csv --n-componets 2", "--max-components, --n-components); see "),
+        ("fit fmlr data.csv --seed x", "Invalid value for '--seed'"),
+        ("fits", "Did you mean 'fit'?"),
+        ("predict", "Missing argument 'model'"),
+        ("fit fmlr data.csv --level 95", "between 0 and 1, such as .95, not 95"),
+        ("fit fmlr data.csv --client clinic --target clinic", "names the sites"),
+        ("fit odcl data.csv --client clinic --target y --loss logistic", "take loss='squared'"),
+    ],
+)
+def test_a_wrong_call_is_one_line_and_json_if_asked(words, told, table, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["fedkin", *words.split(), "--json"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    said = capsys.readouterr()
+    assert stop.value.code == 2
+    assert said.err.startswith("fedkin: ") and said.err.count("\n") == 1 and told in said.err
+    assert told in json.loads(said.out)["error"]["message"]
+
+
+def test_help_begins_with_what_a_newcomer_needs(monkeypatch, capsys):
+    """And no command is forgotten in its order."""
+    shown = run("--help").output
+    assert shown.index("check") < shown.index("compare") < shown.index("federation")
+    monkeypatch.setattr("sys.argv", ["fedkin"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    said = capsys.readouterr()
+    assert "compare" in said.out + said.err
+
+
+def test_a_column_that_is_missing_from_rows_to_predict_is_named_with_those_there(table, tmp_path):
+    run("fit", "fmlr", table, "--client", "clinic", "--target", "y", "--out", "model")
+    (tmp_path / "ask.csv").write_text("clinic,a,b,c,d\nx,1,2,3,4\n")
+    done = run("predict", "model", "ask.csv")
+    assert "no column 'e', which the model was fitted with" in str(done.exception)
+    assert "the columns are clinic, a, b, c, d" in str(done.exception)

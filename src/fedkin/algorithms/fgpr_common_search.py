@@ -17,7 +17,7 @@ from fedkin.arrays import Floats
 from fedkin.models.common_curve import negative_bound, share_missed
 from fedkin.models.common_form import SPLINE
 from fedkin.models.common_site import Units, form_of
-from fedkin.models.common_sums import Sums, wholes
+from fedkin.models.common_sums import Sums, together, wholes
 from fedkin.models.gp_priors import penalty, weak_priors
 from fedkin.models.inducing import grid
 from fedkin.protocol import Ask, Replies
@@ -136,8 +136,9 @@ def side_by_side(
 
 
 def sums_of(replies: Replies, problem: Problem) -> Iterator[Sums]:
-    """One after another, the sums at each of the parameters that were asked for."""
+    """One after another, added over sites, the sums at each of the parameters that were asked for."""
     width = len(problem.places) + problem.form.n_mean + 1
     for k in range(replies["gram"].shape[1]):
-        gram = wholes(replies["gram"][:, k], width)
-        yield Sums(gram, replies["log_det"][:, k], replies["missed"][:, k], replies["rows"])
+        told = (replies[name][:, k] for name in ("gram", "log_det", "missed"))
+        total = together(Sums(*told, replies["rows"]))
+        yield total._replace(gram=wholes(total.gram, width))

@@ -13,7 +13,7 @@ from fedkin.algorithms.fgpr_sites import Cache
 from fedkin.arrays import Arrays, Floats
 from fedkin.federation import Federation
 from fedkin.models.common_site import Shared, Units, form_of, left_out_of
-from fedkin.models.common_sums import Pack, Sums, halves, pack, sums
+from fedkin.models.common_sums import Pack, pack, travelling
 from fedkin.models.inducing import points_at
 from fedkin.models.site_curves import CurvePlan
 
@@ -30,18 +30,11 @@ def totals(clients, cache, settings, common, personal, memory, keys):
 
 def _sums(cache: Cache, common: Mapping[str, Floats], with_slopes: bool) -> Arrays:
     packs, m = _packs(cache.few, units_of(common)), len(cache.few)
-    found = []
+    asked = []
     for theta, kind in zip(common["theta"], common["kinds"]):
         form = form_of(kind, common["places"])
-        points = points_at(form, theta, common["places"])
-        found.append(_travelling(sums(packs, m, form, theta, points, with_slopes)))
-    gram, log_det, missed = (np.stack(each, axis=1) for each in zip(*found))
-    rows = cache.few.sizes.astype(np.float64)
-    return {"gram": gram, "log_det": log_det, "missed": missed, "rows": rows}
-
-
-def _travelling(told: Sums) -> tuple[Floats, Floats, Floats]:
-    return halves(told.gram), told.log_det, told.missed
+        asked.append((form, theta, points_at(form, theta, common["places"])))
+    return travelling(packs, m, asked, with_slopes)._asdict()
 
 
 def units_of(common: Mapping[str, Floats]) -> Units:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from fedkin.cli import answers, federation, kits, odcl, predicting, records
 from fedkin.cli import data as tables
@@ -37,6 +38,7 @@ from fedkin.cli.methods import methods
 
 NEEDS_ATTENTION = 1
 UNUSABLE = 2
+STOPPED = 130
 WITHOUT_ROWS = "fedkin: --missing drop leaves rows out that lack a number"
 # Findings of a check and columns of a table that are printed; --json has all.
 SHOWN_FINDINGS = 100
@@ -52,7 +54,27 @@ FOR_PEOPLE = {
     "Unfinished",
 }
 
+# Commands in the order in which a newcomer needs them, by what they are about.
+TABLE, WAY, REAL = "A table with a column of sites", "Finding your way", "Real sites"
+PANELS = {
+    TABLE: ("check", "fit", "compare", "odd", "count", "predict", "adapt", "report"),
+    WAY: ("methods", "data", "plan", "demo"),
+    REAL: ("federation", "server", "site", "odcl", "ledger", "journal"),
+}
+PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}
+
+
+class InOrder(TyperGroup):
+    """Commands as `PANELS` has them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names of all commands."""
+        order = list(PANEL_OF)
+        return sorted(super().list_commands(ctx), key=order.index)
+
+
 app = typer.Typer(
+    cls=InOrder,
     help="Federated statistics for sites that are alike but not the same.",
     epilog="Exit codes: 0 all is well; 1 needs attention; 2 the call or the data cannot be used.",
     no_args_is_help=True,
@@ -68,19 +90,19 @@ comparisons = typer.Typer(
     help="Fit a method, and ask what joining gives each site over staying alone.",
     no_args_is_help=True,
 )
-app.add_typer(fits, name="fit")
-app.add_typer(comparisons, name="compare")
-app.add_typer(tables.app, name="data")
-app.add_typer(odcl.app, name="odcl")
-app.add_typer(records.ledger, name="ledger")
-app.add_typer(records.journal, name="journal")
-app.add_typer(kits.federation, name="federation")
-app.add_typer(kits.server, name="server")
-app.add_typer(kits.site, name="site")
-app.command("demo")(federation.demo)
+app.add_typer(fits, name="fit", rich_help_panel=PANEL_OF["fit"])
+app.add_typer(comparisons, name="compare", rich_help_panel=PANEL_OF["compare"])
+app.add_typer(tables.app, name="data", rich_help_panel=PANEL_OF["data"])
+app.add_typer(odcl.app, name="odcl", rich_help_panel=PANEL_OF["odcl"])
+app.add_typer(records.ledger, name="ledger", rich_help_panel=PANEL_OF["ledger"])
+app.add_typer(records.journal, name="journal", rich_help_panel=PANEL_OF["journal"])
+app.add_typer(kits.federation, name="federation", rich_help_panel=PANEL_OF["federation"])
+app.add_typer(kits.server, name="server", rich_help_panel=PANEL_OF["server"])
+app.add_typer(kits.site, name="site", rich_help_panel=PANEL_OF["site"])
+app.command("demo", rich_help_panel=WAY)(federation.demo)
 
 
-@app.command()
+@app.command(rich_help_panel=TABLE)
 def check(
     data: Data,
     client: Client = "site",
@@ -143,7 +165,7 @@ def check(
         raise typer.Exit(NEEDS_ATTENTION)
 
 
-@app.command()
+@app.command(rich_help_panel=WAY)
 def plan(
     sites: Annotated[int, typer.Option("--sites", help="Number of sites.")],
     rows: Annotated[int, typer.Option("--rows", help="Rows a site.")],
@@ -162,12 +184,12 @@ def plan(
         typer.echo(str(found))
 
 
-app.command()(answers.odd)
-app.command()(answers.count)
-app.command()(predicting.predict)
-app.command()(predicting.adapt)
-app.command()(predicting.report)
-app.command()(methods)
+app.command(rich_help_panel=TABLE)(answers.odd)
+app.command(rich_help_panel=TABLE)(answers.count)
+app.command(rich_help_panel=TABLE)(predicting.predict)
+app.command(rich_help_panel=TABLE)(predicting.adapt)
+app.command(rich_help_panel=TABLE)(predicting.report)
+app.command(rich_help_panel=WAY)(methods)
 
 
 @comparisons.callback()
@@ -220,29 +242,43 @@ def main() -> None:
     debug = "--debug" in sys.argv
     sys.argv = [word for word in sys.argv if word != "--debug"]
     try:
-        app()
-    except (ValueError, OSError, RuntimeError, TypeError) as error:
-        if debug:
-            raise
-        if isinstance(error, RuntimeError | TypeError) and not _for_people(error):
+        sys.exit(app(standalone_mode=False) or 0)
+    except typer.Abort:
+        typer.echo("fedkin: stopped", err=True)
+        sys.exit(STOPPED)
+    except Exception as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            typer.echo(error.format_message(), err=True)  # type: ignore[attr-defined]
+            sys.exit(UNUSABLE)
+        if debug or not _for_people(error):
             raise
         if "--json" in sys.argv:
             typer.echo(json_text({"error": _told(error)}, indent=1))
-        typer.echo(f"fedkin: {error}", err=True)
+        typer.echo(f"fedkin: {_words(error)}", err=True)
         if "values missing" in str(error):
             typer.echo(WITHOUT_ROWS, err=True)
         sys.exit(UNUSABLE)
 
 
-def _for_people(error: BaseException) -> bool:
-    """Whether an error speaks of sites and what they sent, rather than of a mistake of ours."""
-    return type(error).__name__ in FOR_PEOPLE
+def _for_people(error: Exception) -> bool:
+    """Whether an error is of the call, of data or of what sites sent, not a mistake of ours."""
+    theirs = isinstance(error, ValueError | OSError) or type(error).__name__ in FOR_PEOPLE
+    return theirs or hasattr(error, "format_message")
 
 
-def _told(error: BaseException) -> dict[str, Any]:
+def _words(error: Exception) -> str:
+    """What an error says; one of the call says where its options are listed."""
+    if not hasattr(error, "format_message"):
+        return str(error)
+    context = getattr(error, "ctx", None)
+    said = error.format_message().rstrip(".")
+    return f"{said}; see {context.command_path} --help" if context else said
+
+
+def _told(error: Exception) -> dict[str, Any]:
     """An error as JSON: its kind, its words, and what was found wrong with the data."""
     findings = [
         {"level": f.level, "site": f.site, "fact": f.fact, "remedy": f.remedy}
         for f in getattr(error, "findings", ())
     ]
-    return {"kind": type(error).__name__, "message": str(error), "findings": findings}
+    return {"kind": type(error).__name__, "message": _words(error), "findings": findings}

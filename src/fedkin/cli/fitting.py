@@ -184,6 +184,13 @@ class MethodGroup(TyperGroup):
         name = known[plain(cmd_name)]
         return _listed(name) if self._listing else _command(name, self._compares)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is called; a method that there is not is told with the nearest."""
+        name = args[0] if args else ""
+        if name and not name.startswith("-") and self.get_command(ctx, name) is None:
+            raise ValueError(_no_such_method(name, ctx.info_name))
+        return super().resolve_command(ctx, args)
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """The list of methods."""
         self._listing = True
@@ -197,6 +204,17 @@ class ComparingGroup(MethodGroup):
     """The same commands, with the comparison."""
 
     _compares = True
+
+
+def _no_such_method(name: str, command: str) -> str:
+    from difflib import get_close_matches
+
+    if Path(name).suffix:
+        return f"name a method before the table: fedkin {command} auto {name}"
+    near = get_close_matches(plain(name), [plain(known) for known in command_names()], 1)
+    known = {plain(each): each for each in command_names()}
+    guess = f"did you mean {known[near[0]]!r}? " if near else ""
+    return f"there is no method {name!r}; {guess}fedkin methods lists them"
 
 
 def _listed(name: str) -> Any:
@@ -253,7 +271,7 @@ def model_of(options: FitOptions) -> Any:
     if options.compare:
         _benefit()
     if options.level is not None and not 0 < options.level < 1:
-        raise ValueError(f"--level must be between 0 and 1, not {options.level}")
+        raise ValueError(f"--level must be between 0 and 1, such as .95, not {options.level:g}")
     return model
 
 

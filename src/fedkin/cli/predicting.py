@@ -40,7 +40,7 @@ def predict(
     from fedkin.frames import read_frame
 
     if level is not None and not 0 < level < 1:
-        raise ValueError(f"--level must be between 0 and 1, not {level}")
+        raise ValueError(f"--level must be between 0 and 1, such as .95, not {level:g}")
     fitted, record = loaded(model)
     if client is not None:
         record = {**record, "data": {**record["data"], "client": client}}

@@ -16,7 +16,15 @@ from sklearn.utils.validation import check_is_fitted
 from fedkin.estimators import best_files
 from fedkin.estimators.base import FederatedEstimator
 from fedkin.estimators.best_at_sites import fit_at_sites
-from fedkin.estimators.candidates import ALONE, ONE, Fitted, checked, stays_alone, usual
+from fedkin.estimators.candidates import (
+    ALONE,
+    ONE,
+    Fitted,
+    checked,
+    has_many_sites,
+    stays_alone,
+    usual,
+)
 from fedkin.estimators.mixed_classes import encoded
 from fedkin.estimators.ways import row_scores
 from fedkin.federation import Federation
@@ -40,8 +48,9 @@ from fedkin.threads import one_thread
 TARGETS = one_of("auto", "number", "classes", "rows")
 # Halvings of the interval in which a quantile of a mixture lies.
 HALVINGS = 60
-# Folds of sites, for sites that come later.
+# Folds of sites, for sites that come later; half of many sites are as good as most of few.
 SITE_FOLDS = 5
+SITE_FOLDS_OF_MANY = 2
 
 
 def _predicts_classes(estimator: Any) -> bool:
@@ -248,7 +257,8 @@ class Best(FederatedEstimator):
         if len(shared) < 2 or data.n_clients < 2:
             weights[places] = 1.0 / max(len(places), 1)
             return weights
-        left = sites_left_out(self, shared, data, SITE_FOLDS, seed)
+        folds = SITE_FOLDS_OF_MANY if has_many_sites(data.n_clients) else SITE_FOLDS
+        left = sites_left_out(self, shared, data, folds, seed)
         weights[places] = common_weights(left.by_row["log"], data.owner)
         return weights
 

@@ -24,6 +24,11 @@ CURVE_COLUMNS = 2
 CURVE_ROWS = 3000
 # Of kinds with many columns, departures and noises of their own would take minutes a fit.
 KINDS_ALONE = {"degrees": False, "site_noise": "common"}
+# Where sites are more, fits cost more and single ones tell less: a common curve in a plane is carried
+# by fewer points (a site sends their squares), kinds have one noise, and sites that come later are
+# foretold from parts that leave more of them out.
+MANY_SITES = 100
+POINTS_OF_MANY = 20
 # Fewer sites cannot be of kinds.
 KINDS_SITES = 6
 # The most groups that are tried where rows are to be described.
@@ -52,8 +57,16 @@ def _for_numbers(data: Federation, seed: int) -> dict[str, Any]:
     found: dict[str, Any] = {ALONE: PlainRegression(), ONE: PlainRegression(True)}
     found |= linear_ways(packed_statistics(data, True).T, seed)
     if data.n_features <= CURVE_COLUMNS and len(data.X) <= CURVE_ROWS:
-        found["common curve"] = FGPR(common=True)
+        plane_of_many = data.n_features > 1 and has_many_sites(data.n_clients)
+        found["common curve"] = FGPR(
+            common=True, n_points=POINTS_OF_MANY if plane_of_many else None
+        )
     return found
+
+
+def has_many_sites(n_sites: int) -> bool:
+    """Whether fits to all of them are so dear that fewer or coarser ones are made."""
+    return n_sites > MANY_SITES
 
 
 def linear_ways(statistics: np.ndarray, seed: int) -> dict[str, Any]:
@@ -70,7 +83,9 @@ def linear_ways(statistics: np.ndarray, seed: int) -> dict[str, Any]:
         if _noise_differs(statistics):
             found["by degrees, own noise"] = MixedModel(covariance=covariance, site_noise="own")
     if filled >= KINDS_SITES:
-        found["by kind"] = FMLR(random_state=seed, **({} if covariance == "full" else KINDS_ALONE))
+        plain = {"site_noise": "common"} if has_many_sites(filled) else {}
+        kinds: dict[str, Any] = plain if covariance == "full" else KINDS_ALONE
+        found["by kind"] = FMLR(random_state=seed, **kinds)
     return found
 
 

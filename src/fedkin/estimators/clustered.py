@@ -165,7 +165,10 @@ class ClusteredEstimator(FederatedEstimator):
     def _learnt_codes(self, values: np.ndarray) -> np.ndarray:
         """A target of any two values, words too, as 0 and 1; `classes_` keeps the values."""
         if np.isfinite(as_numbers(values)).all():
-            check_classification_targets(values)
+            try:
+                check_classification_targets(values)
+            except ValueError as error:  # in words that scikit-learn's own checks look for
+                raise ValueError(f"{error} For numbers take loss='squared'.") from None
             self.classes_ = np.unique(values)
             if len(self.classes_) > 2:
                 raise ValueError(

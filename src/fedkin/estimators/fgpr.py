@@ -15,7 +15,7 @@ from fedkin.algorithms.fgpr_sites import FREE, PERSONAL_SPREAD, WEAK, priors_of
 from fedkin.estimators.curves import CurveEstimator
 from fedkin.estimators.shared_prior import load_prior, save_prior
 from fedkin.federation import Federation
-from fedkin.models.common_site import CommonSiteCurve
+from fedkin.models.common_site import CommonSiteCurve, Member
 from fedkin.models.curves import Curve
 from fedkin.models.estimates import LEVEL
 from fedkin.models.gaussian_process import evaluate_each, prior_responsibilities
@@ -179,7 +179,7 @@ class FGPR(CurveEstimator):
     _algorithm = ALGORITHM
     _settings: ClassVar[type[FgprSettings]] = SharedPriorSettings
     _plots: tuple[str, ...] = ("bands", "samples", "convergence", "calibration")
-    _private = (*CurveEstimator._private, "_data", "_form", "_curves")
+    _private = (*CurveEstimator._private, "_data", "_form", "_curves", "_members")
     _used: FgprSettings
 
     def _check_data(self, federation: Federation, settings) -> None:
@@ -213,6 +213,7 @@ class FGPR(CurveEstimator):
         self.history_ = {"theta": result.history_theta, "value": result.history_value}
         self.choice_ = result.choice()
         self._curves: dict[str, Curve] = {}
+        self._members: list[Member] | None = None
         self.common_ = result.uses_common[:-1]
         self.common_parameters_ = result.common_parameters()
         self.left_out_ = result.left_out
@@ -365,4 +366,7 @@ class FGPR(CurveEstimator):
         few = thinned(Federation(X, np.array([0, len(X)]), ("site",), y), self.max_points)
         if not known and len(X):
             shared = shared.knowing(few.X, few.y)
-        return CommonSiteCurve(shared, X, y, self.max_points, self.large_sites)
+            return CommonSiteCurve(shared, X, y, self.max_points, self.large_sites)
+        if self._members is None:
+            self._members = shared.each()
+        return CommonSiteCurve(shared, X, y, self.max_points, self.large_sites, self._members)

@@ -147,7 +147,8 @@ class Benefit:
             OPEN: "leaves open what it does at {}",
         }
         parts = [told[word].format(n) for word, n in counts if n]
-        answer = f"Joining by {self.method} {', '.join(parts)} of {m} sites"
+        said = " and ".join([", ".join(parts[:-1]), parts[-1]]) if parts[1:] else parts[0]
+        answer = f"Joining ({self.method}) {said} of {m} sites"
         hurt = [name for name, word in zip(self.sites, verdicts) if word == HURTS]
         named = f" ({listed(hurt)} {'are' if len(hurt) > 1 else 'is'} hurt)" if hurt else ""
         mean = (

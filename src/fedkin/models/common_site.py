@@ -8,7 +8,7 @@ nearest to each point, or from a random subset.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -30,6 +30,7 @@ from fedkin.models.common_sums import pack, sums
 from fedkin.models.gaussian_process import LOG_2PI, cholesky
 from fedkin.models.gp_posterior import NEIGHBOURS, POINT_BLOCK
 from fedkin.models.inducing import Points, points_at
+from fedkin.threads import one_thread
 
 # Standard deviation of the common mean's level, in units of the targets'.
 VAGUE = 10.0
@@ -153,6 +154,8 @@ class CommonSiteCurve:
     y: Floats
     max_points: int = 500
     large: str = "neighbours"
+    members: list[Member] | None = field(default=None, compare=False, repr=False)
+    """All of the cloud, where they are at hand: they are the same for many sites."""
 
     @cached_property
     def _own(self) -> tuple[Floats, Floats]:
@@ -165,10 +168,23 @@ class CommonSiteCurve:
 
     @cached_property
     def _each(self) -> list[Member]:
-        return self.shared.each()
+        return self.members or self.shared.each()
+
+    @cached_property
+    def _kept(self) -> dict[bytes, tuple[Floats, Floats]]:
+        """The last moments: rows are often asked for their mean and then for their density."""
+        return {}
 
     def moments(self, X: Floats) -> tuple[Floats, Floats]:
         """Means and variances of new targets under every member of the cloud, (S, n)."""
+        asked = np.ascontiguousarray(X).tobytes()
+        if asked not in self._kept:
+            self._kept.clear()
+            with one_thread():
+                self._kept[asked] = self._moments(X)
+        return self._kept[asked]
+
+    def _moments(self, X: Floats) -> tuple[Floats, Floats]:
         rows, (location, scale) = self.shared.units.rows(X), self.shared.units.target
         by_nearest = len(self.X) > self.max_points and self.large == "neighbours"
         found = []

@@ -36,6 +36,7 @@ from fedkin.threads import one_thread
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
+Told = tuple[Floats, Floats, Floats]
 
 # Doubles of one array handled at once: a few of them fit into the second-level cache.
 CHUNK_ELEMENTS = 1 << 16
@@ -57,8 +58,8 @@ class Pack(NamedTuple):
 class Sums(NamedTuple):
     """Per client, the value first and then the slopes in the order of `sent`.
 
-    `gram` (m, 1 + P, F + 1, F + 1) has the target as last column; `log_det` and `missed`
-    (m, 1 + P); `rows` (m,).
+    `gram` (m, 1 + P, F + 1, F + 1) has the target as last column; as they travel, (m, 1 + P, half),
+    only the upper triangles are there. `log_det` and `missed` (m, 1 + P); `rows` (m,).
     """
 
     gram: Floats
@@ -98,18 +99,44 @@ def sums(
 ) -> Sums:
     """Of every client; zero of those without rows. Without slopes P is 0."""
     width = len(points.places) + form.n_mean + 1
-    n = 1 + len(sent(form)) * slopes
-    whole = Sums(
-        np.zeros((n_clients, n, width, width)),
-        np.zeros((n_clients, n)),
-        np.zeros((n_clients, n)),
-        np.zeros(n_clients),
-    )
+    whole = _zeros(n_clients, form, slopes, (width, width))
     for chunk in _chunks(packs, width):
-        with one_thread(chunk.X.shape[1]):
-            for total, part in zip(whole, _sums_of(chunk, form, full, points, slopes)):
-                total[chunk.clients] = part
+        for p, told in enumerate(_told(chunk, form, full, points, slopes)):
+            for total, part in zip(whole, told):
+                total[chunk.clients, p] = part
+        whole.rows[chunk.clients] = chunk.sizes
     return whole
+
+
+def travelling(
+    packs: tuple[Pack, ...],
+    n_clients: int,
+    asked: list[tuple[CommonForm, Floats, Points]],
+    slopes: bool = True,
+) -> Sums:
+    """The same at each of several parameters on as many points, (m, K, ...), as they travel.
+
+    The matrices are halved while they are in the cache: they are most of what a search costs.
+    """
+    form, _, points = asked[0]
+    width = len(points.places) + form.n_mean + 1
+    upper = np.ravel_multi_index(np.triu_indices(width), (width, width))
+    whole = _zeros(n_clients, form, slopes, (len(upper),), len(asked))
+    for chunk in _chunks(packs, width):
+        for k, each in enumerate(asked):
+            for p, (gram, *others) in enumerate(_told(chunk, *each, slopes)):
+                half = np.take(gram.reshape(len(gram), -1), upper, axis=1)
+                for total, part in zip(whole, (half, *others)):
+                    total[chunk.clients, k, p] = part
+        whole.rows[chunk.clients] = chunk.sizes
+    return whole
+
+
+def _zeros(
+    n_clients: int, form: CommonForm, slopes: bool, matrix: tuple[int, ...], *asked: int
+) -> Sums:
+    head = (n_clients, *asked, 1 + len(sent(form)) * slopes)
+    return Sums(np.zeros((*head, *matrix)), np.zeros(head), np.zeros(head), np.zeros(n_clients))
 
 
 def together(of_clients: Sums) -> Sums:
@@ -135,7 +162,7 @@ def wholes(upper: Floats, width: int) -> Floats:
 def _chunks(packs: tuple[Pack, ...], width: int) -> Iterator[Pack]:
     for block in packs:
         n = block.X.shape[1]
-        step = max(1, CHUNK_ELEMENTS // (n * max(n, width)))
+        step = max(1, CHUNK_ELEMENTS // max(n, width) ** 2)
         for begin in range(0, len(block.clients), step):
             yield block.part(slice(begin, begin + step))
 
@@ -143,7 +170,17 @@ def _chunks(packs: tuple[Pack, ...], width: int) -> Iterator[Pack]:
 # ------------------------------------------------------------------ one chunk
 
 
-def _sums_of(chunk: Pack, form: CommonForm, full: Floats, points: Points, slopes: bool) -> Sums:
+def _told(
+    chunk: Pack, form: CommonForm, full: Floats, points: Points, slopes: bool
+) -> list[Told]:
+    """Gram, log determinant and what is missed, then their slopes."""
+    with one_thread(chunk.X.shape[1]):
+        return _told_in_one_thread(chunk, form, full, points, slopes)
+
+
+def _told_in_one_thread(
+    chunk: Pack, form: CommonForm, full: Floats, points: Points, slopes: bool
+) -> list[Told]:
     part = parameters(form, full)
     kept = (np.arange(chunk.X.shape[1]) < chunk.sizes[:, None]).astype(np.float64)
     both = kept[:, :, None] * kept[:, None, :]
@@ -161,7 +198,7 @@ def _sums_of(chunk: Pack, form: CommonForm, full: Floats, points: Points, slopes
         rest = (shared - carried @ carried.swapaxes(1, 2)) * both_scaled
     columns = np.concatenate([Phi, chunk.y[:, :, None]], axis=2) * scaled[:, :, None]
     solved = inverse @ columns
-    found = [(columns.swapaxes(1, 2) @ solved, log_det, _inner(inverse, rest))]
+    found: list[Told] = [(columns.swapaxes(1, 2) @ solved, log_det, _inner(inverse, rest))]
     if slopes:
         site = Site(inverse, solved, inverse @ rest @ inverse)
         pairs = zip(by_feature * scaled[:, :, None], by_shared * both_scaled)
@@ -171,8 +208,7 @@ def _sums_of(chunk: Pack, form: CommonForm, full: Floats, points: Points, slopes
         found += [_by_matrix(site, part.own * slope * both) for slope in by_own]
         found += [_by_pivot(site, part.slope, kept, column) for column in np.moveaxis(lean, 2, 0)]
         found += [_by_growth(site, growing, columns, rest)] * form.n_growth
-    gram, log_dets, missed = (np.stack(each, axis=1) for each in zip(*found))
-    return Sums(gram, log_dets, missed, chunk.sizes.astype(np.float64))
+    return found
 
 
 def site_covariance(part: Parameters, X: Floats, own: Floats, kept: Floats) -> Floats:
@@ -199,13 +235,13 @@ def inverted(S: Floats, kept: Floats) -> tuple[Floats, Floats]:
     return both * (kept[:, :, None] * kept[:, None, :]), log_det
 
 
-def _by_matrix(site: Site, slope: Floats) -> tuple[Floats, Floats, Floats]:
+def _by_matrix(site: Site, slope: Floats) -> Told:
     """Slopes of gram, log det and missed for dS (k, w, w)."""
     gram = site.solved.swapaxes(1, 2) @ (slope @ site.solved)
     return -gram, _inner(site.inverse, slope), -_inner(site.passed, slope)
 
 
-def _by_columns(site: Site, variance: float, columns: Floats) -> tuple[Floats, Floats, Floats]:
+def _by_columns(site: Site, variance: float, columns: Floats) -> Told:
     """The same for dS = variance * columns columns'."""
     seen = columns.swapaxes(1, 2) @ site.solved
     within, missed = (
@@ -216,7 +252,7 @@ def _by_columns(site: Site, variance: float, columns: Floats) -> tuple[Floats, F
 
 def _by_pivot(
     site: Site, variance: float, ones: Floats, lean: Floats
-) -> tuple[Floats, Floats, Floats]:
+) -> Told:
     """The same for dS = -variance (1 lean' + lean 1'), both (k, w)."""
     both = np.stack([ones, lean], axis=2)
     seen = both.swapaxes(1, 2) @ site.solved
@@ -228,9 +264,7 @@ def _by_pivot(
     return variance * (gram + gram.swapaxes(1, 2)), within, -missed
 
 
-def _by_growth(
-    site: Site, growing: Floats, columns: Floats, rest: Floats
-) -> tuple[Floats, Floats, Floats]:
+def _by_growth(site: Site, growing: Floats, columns: Floats, rest: Floats) -> Told:
     """The same for the growth, by which columns and rest are divided: of log s (k, w)."""
     gram = (columns * growing[:, :, None]).swapaxes(1, 2) @ site.solved
     missed = -2.0 * np.einsum("ki,kij,kij->k", growing, site.inverse, rest)
@@ -239,7 +273,7 @@ def _by_growth(
 
 def _by_common_length(
     site: Site, by_feature: Floats, by_shared: Floats
-) -> tuple[Floats, Floats, Floats]:
+) -> Told:
     """The same for a common length, from the slopes of features and of the correlation."""
     M = by_feature.shape[2]
     gram = np.zeros((len(by_feature), site.solved.shape[2], site.solved.shape[2]))

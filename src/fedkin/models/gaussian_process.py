@@ -282,4 +282,10 @@ def cholesky(covariance: Floats) -> tuple[Floats, float]:
     jitter = 0.0
     if dpotrf(target.T, 1, 0, 1)[1] != 0:
         jitter = _with_jitter(target, covariance)
-    return np.tril(target.T), jitter
+    return np.where(_lower(len(target)), target.T, 0.0), jitter
+
+
+@lru_cache(maxsize=64)
+def _lower(n: int) -> NDArray[np.bool_]:
+    """Where a lower triangle is; sites of the same size have the same."""
+    return np.tri(n, dtype=bool)
