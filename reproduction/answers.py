@@ -557,7 +557,7 @@ STUDIES = (
         promises=verdict_promises,
         by=("case",),
         measures=("told", "contrary", "gain"),
-        full=Size(cells(case=tuple(KNOWN)), 3),
+        full=Size(cells(case=tuple(KNOWN)), 2),
         quick=Size(cells(case=tuple(KNOWN)[:2]), 1),
         toy=Size(cells(case=tuple(KNOWN)[:1]), 1),
     ),
