@@ -221,11 +221,48 @@ def test_expected_errors_are_those_at_further_rows():
         )
         evidence = Evidence(sums(Federation.from_clients(list(zip(X, y)))), True, 0.0)
         for k, labels in enumerate((np.arange(8), np.zeros(8, dtype=int))):
-            expected[k] += (evidence.errors(labels) * evidence.noise).sum() / 96
+            expected[k] += (evidence.errors(labels) * evidence.unit).sum() / 96
             models = evidence.shared_models(labels, int(labels.max()) + 1)[labels]
             score = np.einsum("mnd,md->mn", new, models[:, :3]) + models[:, 3:]
             found[k] += ((later - score) ** 2).mean()
     np.testing.assert_allclose(expected / found, 1.0, atol=0.12)
+
+
+def loud_and_quiet(rng, n):
+    """Rows (20, n, 2) and targets of sites whose levels hardly differ, half of them loud."""
+    noise = np.repeat([0.3, 2.0], 10)
+    level = rng.normal(scale=0.6, size=20)
+
+    def rows(n):
+        X = rng.normal(size=(20, n, 2))
+        return X, X.sum(axis=2) + level[:, None] + noise[:, None] * rng.normal(size=(20, n))
+
+    return rows(n), rows(50)
+
+
+def test_quiet_sites_do_not_send_loud_ones_away():
+    """Staying alone gains the quiet ones many of their own units, and the loud ones lose more."""
+    mine = pooled = 0.0
+    for seed in range(8):
+        (X, y), (new, later) = loud_and_quiet(np.random.default_rng(seed), 6)
+        model = ODCL(random_state=0).fit(Federation.from_clients(list(zip(X, y))))
+        answer = np.einsum("mnd,md->mn", new, model.coef_) + model.intercept_[:, None]
+        together = LinearRegression().fit(X.reshape(-1, 2), y.ravel())
+        of_all = together.predict(new.reshape(-1, 2)).reshape(later.shape)
+        mine += np.mean((answer - later) ** 2)
+        pooled += np.mean((of_all - later) ** 2)
+    assert np.sqrt(mine / pooled) < 1.1
+
+
+def test_errors_count_in_one_unit_but_for_wild_sites():
+    (X, y), _ = loud_and_quiet(np.random.default_rng(0), 40)
+    y[0] *= 1000.0
+    evidence = Evidence(sums(Federation.from_clients(list(zip(X, y)))), True)
+    usual = np.median(evidence.noise)
+    near = evidence.noise <= 10.0 * usual
+    assert near.sum() >= 18 and not near[0]
+    np.testing.assert_allclose(evidence.unit[near], usual, rtol=1e-12)
+    np.testing.assert_allclose(evidence.unit[~near], evidence.noise[~near] / 10.0, rtol=1e-12)
 
 
 # ------------------------------------------------------------------ new sites

@@ -1,7 +1,7 @@
 """What ODCL's server can say of sites from their sums of products: noise, fits, errors to expect.
 
 A site is its packed statistics; a covariance sent with a model is turned into them. Errors are in
-units of a site's own noise, and are those to be expected at further rows of the site:
+units of the usual noise (`Evidence.unit`), and are those to be expected at further rows:
 
 | the site | its squared residuals | raised by n^2 / (n - df)^2 (generalised cross-validation) |
 |---|---|---|
@@ -197,8 +197,21 @@ class Evidence:
     @cached_property
     def precision(self) -> Floats:
         """What a row of each site counts beside rows of the usual noise, (m,)."""
-        usual = float(np.median(self.noise[self.known])) if self.known.any() else 1.0
-        return np.where(self.known, usual / self.noise, 0.0)
+        return np.where(self.known, self._usual_noise / self.noise, 0.0)
+
+    @cached_property
+    def _usual_noise(self) -> float:
+        return float(np.median(self.noise[self.known])) if self.known.any() else 1.0
+
+    @cached_property
+    def unit(self) -> Floats:
+        """The noise variance in which errors of every site are counted, (m,).
+
+        One for all: in units of its own noise a site whose few rows lie near its own fit by chance
+        would speak for staying alone twice, by the fit and by its weight. Only who is far noisier
+        than usual counts for less, so that one wild site does not decide for everybody.
+        """
+        return np.maximum(self._usual_noise, self.noise / FAR_NOISIER)
 
     @cached_property
     def weighted(self) -> Floats:
@@ -269,13 +282,13 @@ class Evidence:
     # ------------------------------------------------------------ errors to be expected
 
     def errors(self, labels: Indices) -> Floats:
-        """Squared errors of every site to be expected under a partition, in its noise, (m,)."""
+        """Squared errors of every site to be expected under a partition, in its `unit`, (m,)."""
         n_clusters = int(labels.max()) + 1
         models = self.shared_models(labels, n_clusters)
         count = np.bincount(labels, minlength=n_clusters)
         alone = count[labels] == 1
         stays = alone & self.can_stay_alone
-        out = np.where(stays, self.chosen.score, 0.0) * self.n_rows / self.noise
+        out = np.where(stays, self.chosen.score, 0.0) * self.n_rows / self.unit
         shares = np.flatnonzero(~stays & self.known)
         if not len(shares):
             return out
@@ -291,7 +304,7 @@ class Evidence:
             )
         freedom = np.minimum(freedom, self.rank[shares])
         own = np.maximum(own, RESIDUAL_ROUNDING * self.statistics[shares, -2])
-        out[shares] = own / self.noise[shares] * _raised(freedom, self.n_rows[shares], label)
+        out[shares] = own / self.unit[shares] * _raised(freedom, self.n_rows[shares], label)
         return out
 
     def _leverages(
