@@ -167,9 +167,7 @@ def _chunks(packs: tuple[Pack, ...], width: int) -> Iterator[Pack]:
 # ------------------------------------------------------------------ one chunk
 
 
-def _told(
-    chunk: Pack, form: CommonForm, full: Floats, points: Points, slopes: bool
-) -> list[Told]:
+def _told(chunk: Pack, form: CommonForm, full: Floats, points: Points, slopes: bool) -> list[Told]:
     """Gram, log determinant and what is missed, then their slopes."""
     with one_thread(chunk.X.shape[1]):
         return _told_in_one_thread(chunk, form, full, points, slopes)
@@ -243,9 +241,7 @@ def _by_columns(site: Site, variance: float, columns: Floats) -> Told:
     return -variance * (seen.swapaxes(1, 2) @ seen), within, -missed
 
 
-def _by_pivot(
-    site: Site, variance: float, ones: Floats, lean: Floats
-) -> Told:
+def _by_pivot(site: Site, variance: float, ones: Floats, lean: Floats) -> Told:
     """The same for dS = -variance (1 lean' + lean 1'), both (k, w)."""
     both = np.stack([ones, lean], axis=2)
     seen = both.swapaxes(1, 2) @ site.solved
@@ -257,9 +253,7 @@ def _by_pivot(
     return variance * (gram + gram.swapaxes(1, 2)), within, -missed
 
 
-def _by_common_length(
-    site: Site, by_feature: Floats, by_shared: Floats
-) -> Told:
+def _by_common_length(site: Site, by_feature: Floats, by_shared: Floats) -> Told:
     """The same for a common length, from the slopes of features and of the correlation."""
     M = by_feature.shape[2]
     gram = np.zeros((len(by_feature), site.solved.shape[2], site.solved.shape[2]))
