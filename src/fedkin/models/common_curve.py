@@ -17,7 +17,7 @@ and the weights given all rows are N(inv(G) D b, inv(G)).
 What travels
 - Once: the box of the features down, so that all sites use the same points (`inducing.grid`).
 - A round of the search down: `full`, 5 + 3d numbers. Up, from every site: `common_sums.Sums`, that
-  is 4 + 3d symmetric matrices of F + 1 columns (the last is the target) as `halves`, twice as many
+  is 4 + 3d symmetric matrices of F + 1 columns (the last is the target) as halves, twice as many
   numbers and the number of rows. With d = 1: 1,786 numbers for F = 21, 9,297 for F = 50. The server
   gets value and gradient from sums over sites, one round an evaluation. (Sending G back and asking
   for the gradient's numbers alone would take two rounds and a third of the bytes.)
