@@ -899,7 +899,7 @@ MUTANTS = (
     Mutant(
         "rows counted by their number, whatever their weight",
         "privacy/disclosure/look.py",
-        "float(_effective(shares.sum(), np.square(shares).sum()))",
+        "float(effective_rows(shares.sum(), np.square(shares).sum()))",
         "float(len(shares))",
         ("tests/deployment/test_rows_behind.py::test_rows_that_hardly_count_hide_nobody",),
     ),

@@ -48,7 +48,7 @@ def sheet(page: Path) -> Image.Image:
 
 def main(target: Path, page: Path, top: bool) -> None:
     made = shot(page, (1100, 850), False, False) if top else sheet(page)
-    made.quantize(COLOURS).save(target, optimize=True)
+    made.quantize(COLOURS, Image.Quantize.MAXCOVERAGE).save(target, optimize=True)
     print(f"wrote {target}, {target.stat().st_size:,} bytes")
 
 

@@ -448,7 +448,8 @@ def by_degrees(look: Looked) -> Iterator[Finding]:
     share = between / (between + within)
     if chance < SURE and share > LEAST_BETWEEN:
         fact = f"sites differ: {share:.0%} of what columns leave open lies between them"
-        yield _warning(None, fact, "one model for all misses it; MixedModel or Best do not")
+        remedy = "one model for all misses it; take MixedModel or Best (fit auto)"
+        yield _warning(None, fact, remedy)
 
 
 def _pooled_fit(data: Federation) -> Floats:
@@ -618,8 +619,7 @@ def _looked_at(X: Any, y: Any, groups: Any) -> tuple[list[Finding], Federation |
     sites, owner = name_codes(labels)
     columns = [(f"column {name!r}", table[:, j]) for j, name in enumerate(names)]
     columns += [] if target is None else [("target 'y'", target)]
-    told = value_errors(columns, owner, sites, "before fitting", TOLD_APART)
-    errors = [_coded(e) for e in told]
+    errors = list(value_errors(columns, owner, sites, "before fitting", TOLD_APART))
     fine = np.isfinite(table).all(axis=1)
     fine &= True if target is None else np.isfinite(target)
     if not fine.any():
@@ -631,10 +631,6 @@ def _looked_at(X: Any, y: Any, groups: Any) -> tuple[list[Finding], Federation |
         names if names != plain_names(table.shape[1]) else None,
     )
     return errors, kept
-
-
-def _coded(error: Finding) -> Finding:
-    return replace(error, code="FK001" if "missing" in error.fact else "FK002")
 
 
 def _numbers(y: Any) -> Floats:

@@ -59,26 +59,26 @@ def value_errors(
     than `told_apart` have the same fault, that is one error.
     """
     sizes = np.bincount(owner, minlength=len(names))
-    for test, word, remedy in (
-        (np.isnan, "missing", f"drop or impute them {when} (NaN)"),
-        (np.isinf, "infinite", f"correct them or drop these rows {when}"),
+    for test, word, remedy, code in (
+        (np.isnan, "missing", f"drop or impute them {when} (NaN)", "FK001"),
+        (np.isinf, "infinite", f"correct them or drop these rows {when}", "FK002"),
     ):
         for column, values in columns:
             counts = np.bincount(owner[test(values)], minlength=len(names))
             if word == "missing" and len(names) > 1 and counts.sum() == len(values) > 0:
                 fact = f"{column} has no value at all: {len(values)} of {len(values)} missing"
-                yield Finding("error", None, fact, "leave it out")
+                yield Finding("error", None, fact, "leave it out", code)
                 continue
             where = np.flatnonzero(counts).tolist()
             if told_apart is not None and len(where) > told_apart:
                 shown = listed([str(names[k]) for k in where], 3)
                 total = f"{counts.sum()} of {sizes[where].sum()} values {word}"
                 fact = f"{column} has {total} at {len(where)} sites: {shown}"
-                yield Finding("error", None, fact, remedy)
+                yield Finding("error", None, fact, remedy, code)
                 continue
             for k in where:
                 fact = f"{column} has {counts[k]} of {sizes[k]} values {word}"
-                yield Finding("error", names[k], fact, remedy)
+                yield Finding("error", names[k], fact, remedy, code)
 
 
 def read_frame(

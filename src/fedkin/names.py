@@ -152,7 +152,10 @@ def constant_at_some(columns: Mapping[str, list[str]]) -> list[str]:
     """Columns (with the sites at which they do not vary) for a sentence; of many, one sentence."""
     if len(columns) <= FEW_COLUMNS:
         return [
-            f"column {name!r} is constant at {len(sites)} sites, for example {listed(sites, 3)}"
+            f"column {name!r} is constant at site {listed(sites)}"
+            if len(sites) == 1
+            else f"column {name!r} is constant at {len(sites)} sites, for example "
+            f"{listed(sites, 3)}"
             for name, sites in columns.items()
         ]
     often = sorted(columns, key=lambda name: -len(columns[name]))

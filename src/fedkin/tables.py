@@ -18,6 +18,8 @@ WRAPPED = 24
 # Digits of a number in print.
 FEWEST_DIGITS = 4
 MOST_DIGITS = 10
+# From which on numbers are read out with an exponent.
+LARGE = 1e9
 # Columns of which differences count, however large the numbers.
 CRITERIA = {"bic", "aic", "loglik", "log likelihood"}
 
@@ -164,3 +166,9 @@ def _text(value: Any, digits: int = 4) -> str:
     if isinstance(value, float):
         return f"{value:.{digits}g}"
     return str(value)
+
+
+def read_out(value: float, digits: int = 3) -> str:
+    """A number as a sentence has it, with so many digits that count: 1,240 and not 1.24e+03."""
+    text = f"{value:.{digits}g}"
+    return f"{float(text):,.0f}" if "e+" in text and abs(value) < LARGE else text

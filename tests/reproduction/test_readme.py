@@ -1,4 +1,4 @@
-"""Numbers the README quotes are those of the rows that the command beside them makes."""
+"""Numbers that README and evidence.md quote are those of the rows that the commands there make."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def rows(name):
 
 
 def short(*values):
-    """Two decimals without the leading zero, as the README writes shares and errors."""
+    """Two decimals without the leading zero, as the pages write shares and errors."""
     return ", ".join(f"{value:.2f}".removeprefix("0") for value in values)
 
 
@@ -109,7 +109,8 @@ QUOTED = {
 
 
 @pytest.mark.parametrize("name", QUOTED)
-def test_the_readme_quotes_what_the_command_beside_it_gives(name):
-    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+def test_pages_quote_what_the_command_beside_it_gives(name):
+    pages = (ROOT / "README.md", ROOT / "docs" / "evidence.md")
+    text = " ".join(" ".join(page.read_text(encoding="utf-8") for page in pages).split())
     assert f"`{name}`" in text or f"reproduction run {name}`" in text
     assert [words for words in QUOTED[name]() if words not in text] == []

@@ -1,12 +1,17 @@
 """Best: which way of sharing fits us, at every site."""
 
+import re
+from copy import copy
+
 import numpy as np
 import pytest
 from scipy.stats import norm
 from sklearn.base import clone
 
 from fedkin import FMLR, ODCL, Best, Federation, LocalEM, LocalERM, MixedModel, PooledEM
+from fedkin.estimators.candidates import usual
 from fedkin.estimators.site_models import PlainClasses, PlainRegression
+from fedkin.report.answers import TOGETHER, answer
 
 PLAIN = {"alone": PlainRegression(), "one model": PlainRegression(True)}
 
@@ -190,3 +195,27 @@ def test_the_best_way_is_laid_beside_staying_alone():
     alone, joined = model.held_out_.means("log")
     np.testing.assert_allclose(told.scores["joining"] - told.scores["alone"], joined - alone)
     assert told.against_alone.mean > 0
+
+
+def test_many_sites_are_tried_more_coarsely():
+    """In a plane a hundred sites have the usual common curve, one more a coarser one."""
+    few, many = (
+        usual("number", Federation.from_groups(X, groups, y), None, 0)
+        for X, y, groups in (made(m=100, n=4), made(m=101, n=4))
+    )
+    assert list(few) == list(many)
+    assert few["common curve"].n_points is None and many["common curve"].n_points == 20
+    assert few["by kind"].site_noise == FMLR().site_noise
+    assert many["by kind"].site_noise == "common"
+    X, y, groups = made(m=101, n=4, d=1)
+    line = usual("number", Federation.from_groups(X, groups, y), None, 0)
+    assert line["common curve"].n_points is None
+
+
+def test_the_answer_has_errors_beside_scores_and_says_that_weights_may_differ(fitted):
+    told = answer(fitted)
+    assert re.search(r"log score at rows that were left out is -[\d.]+ \(RMSE [\d.]+\)", told)
+    assert TOGETHER not in told
+    other = copy(fitted)
+    other.best_way_ = "one model"
+    assert TOGETHER in answer(other)

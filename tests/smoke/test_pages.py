@@ -2,7 +2,10 @@
 
 import ast
 import importlib.util
+import os
 import re
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -36,6 +39,25 @@ def test_blocks_run_as_pasted_one_after_another(page, tmp_path, monkeypatch):
             warnings.simplefilter("ignore")
             exec(compile(block, str(page), "exec"), space)
     pyplot.close("all")
+
+
+@pytest.mark.parametrize("page", ["index", "start"])
+def test_lines_of_the_shell_run_as_pasted(page, tmp_path):
+    """Those of the pages to begin with; elsewhere they name files that the reader has."""
+    text = (TOP / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    lines = "".join(re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S))
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-e", "-c", lines],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    for quoted in re.findall(r"^> (.*\n(?:> .*\n)*)", text, re.M):
+        assert " ".join(quoted.replace("\n> ", " ").split()) in " ".join(done.stdout.split())
 
 
 def test_the_first_screen_of_the_readme_has_what_a_visitor_needs():

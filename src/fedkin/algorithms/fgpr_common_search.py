@@ -136,9 +136,9 @@ def side_by_side(
 
 
 def sums_of(replies: Replies, problem: Problem) -> Iterator[Sums]:
-    """One after another, added over sites, the sums at each of the parameters that were asked for."""
+    """One after another the sums, added over sites, at each of the parameters asked for."""
     width = len(problem.places) + problem.form.n_mean + 1
     for k in range(replies["gram"].shape[1]):
-        told = (replies[name][:, k] for name in ("gram", "log_det", "missed"))
-        total = together(Sums(*told, replies["rows"]))
+        gram, log_det, missed = (replies[name][:, k] for name in ("gram", "log_det", "missed"))
+        total = together(Sums(gram, log_det, missed, replies["rows"]))
         yield total._replace(gram=wholes(total.gram, width))

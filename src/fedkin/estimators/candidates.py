@@ -24,9 +24,9 @@ CURVE_COLUMNS = 2
 CURVE_ROWS = 3000
 # Of kinds with many columns, departures and noises of their own would take minutes a fit.
 KINDS_ALONE = {"degrees": False, "site_noise": "common"}
-# Where sites are more, fits cost more and single ones tell less: a common curve in a plane is carried
-# by fewer points (a site sends their squares), kinds have one noise, and sites that come later are
-# foretold from parts that leave more of them out.
+# Where sites are more, fits cost more and single ones tell less: a common curve in a plane is
+# carried by fewer points (a site sends their squares), kinds have one noise, and sites that come
+# later are foretold from parts that leave more of them out.
 MANY_SITES = 100
 POINTS_OF_MANY = 20
 # Fewer sites cannot be of kinds.

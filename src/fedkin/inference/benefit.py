@@ -15,7 +15,7 @@ from fedkin.inference.at_sites import scores_at_sites
 from fedkin.inference.gains import Gains, gains
 from fedkin.inference.held_out import RMSE, HeldOut, rows_left_out, sites_left_out
 from fedkin.names import listed
-from fedkin.tables import Summary, Table
+from fedkin.tables import Summary, Table, read_out
 
 ALONE, JOINING, ONE = "alone", "joining", "one model"
 HELPS, NONE, HURTS, OPEN = "helps", "no difference", "hurts", "cannot tell"
@@ -152,16 +152,18 @@ class Benefit:
         hurt = [name for name, word in zip(self.sites, verdicts) if word == HURTS]
         named = f" ({listed(hurt)} {'are' if len(hurt) > 1 else 'is'} hurt)" if hurt else ""
         mean = (
-            f"on average it gains {found.mean:.3g} in {WORDS[self.metric]} "
-            f"({found.mean_low:.3g} to {found.mean_high:.3g}) over staying alone"
+            f"on average it gains {read_out(found.mean)} in {WORDS[self.metric]} "
+            f"({read_out(found.mean_low)} to {read_out(found.mean_high)}) over staying alone"
         )
         return f"{answer}{named}; {mean}. {self._margin_in_words()}"
 
     def _margin_in_words(self) -> str:
         unit = {"log": "a row", RMSE: "of a site's RMSE", "error": "of the rows"}[self.metric]
-        amount = f"{self.margin:.2g}" if self.metric == "log" else f"{100 * self.margin:.2g} %"
-        why = "" if self.margin <= self.floor else ", because these rows tell no smaller ones"
-        return f"Differences up to {amount} {unit} count as none{why}."
+        share = self.metric != "log"
+        amount = f"{read_out((100 if share else 1) * self.margin, 2)}{' %' if share else ''}"
+        if self.margin <= self.floor:
+            return f"Differences up to {amount} {unit} count as none."
+        return f"Where rows cannot tell a gain from zero, up to {amount} {unit} counts as none."
 
     def table(self) -> Table:
         """Every site, the largest gain first."""

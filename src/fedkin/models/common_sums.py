@@ -144,14 +144,8 @@ def together(of_clients: Sums) -> Sums:
     return Sums(*(array.sum(axis=0, keepdims=True) for array in of_clients))
 
 
-def halves(gram: Floats) -> Floats:
-    """Upper triangles of symmetric matrices (..., F, F), as they travel."""
-    upper = np.triu_indices(gram.shape[-1])
-    return np.ascontiguousarray(gram[..., upper[0], upper[1]])
-
-
 def wholes(upper: Floats, width: int) -> Floats:
-    """The symmetric matrices again."""
+    """Symmetric matrices from their upper triangles (..., half), as they travel."""
     rows, columns = np.triu_indices(width)
     gram = np.empty((*upper.shape[:-1], width, width))
     gram[..., rows, columns] = upper

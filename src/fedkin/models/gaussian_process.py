@@ -24,7 +24,7 @@ import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotri, dpotrs
 from scipy.special import logsumexp
 
-from fedkin.arrays import Floats
+from fedkin.arrays import Bools, Floats
 from fedkin.models.gp_rows import Packed, Prepared
 from fedkin.models.kernels import Fast, Form, from_spec
 from fedkin.threads import one_thread
@@ -286,6 +286,6 @@ def cholesky(covariance: Floats) -> tuple[Floats, float]:
 
 
 @lru_cache(maxsize=64)
-def _lower(n: int) -> NDArray[np.bool_]:
+def _lower(n: int) -> Bools:
     """Where a lower triangle is; sites of the same size have the same."""
     return np.tri(n, dtype=bool)

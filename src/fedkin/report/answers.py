@@ -9,6 +9,7 @@ import numpy as np
 
 from fedkin.names import listed
 from fedkin.report.words import WAYS
+from fedkin.tables import read_out
 
 # Sites named in a sentence.
 NAMED = 5
@@ -38,6 +39,23 @@ def _found(model: Any) -> list[str]:
     return [model.summary().title + "."]
 
 
+# Where the way with the largest weight is not the one with the best score.
+TOGETHER = (
+    "Weights are those with which the ways foretell best together, which is not always most for "
+    "the one that is best on average: a few rows that are missed by far count much in a mean."
+)
+
+
+def _left_out_errors(model: Any) -> dict[str, str]:
+    """Errors of the ways at rows left out, in brackets, where a number or classes are predicted."""
+    names = {"rmse": "RMSE", "error": "error"}
+    found = next((metric for metric in names if metric in model.held_out_.metrics), None)
+    if found is None:
+        return {}
+    means = np.nanmean(model.held_out_.means(found), axis=1)
+    return {way: f" ({names[found]} {read_out(mean)})" for way, mean in zip(model.ways_, means)}
+
+
 def _best_way(model: Any) -> list[str]:
     """Which way of sharing has the largest weight, how well it foretells, and what it found."""
     ways, best, m = list(model.ways_), model.best_way_, len(model.client_names_)
@@ -47,13 +65,16 @@ def _best_way(model: Any) -> list[str]:
     share = f"{100 * model.weights_[ways.index(best)]:.0f} %"
     second = sorted((way for way in ways if way != best), key=lambda way: -scores[way])[:1]
     rivals = [way for way in dict.fromkeys([*second, "alone"]) if way in scores and way != best]
-    told = "".join(f", that of {way!r} {scores[way]:.3g}" for way in rivals)
+    errors = _left_out_errors(model)
+    said = {way: f"{read_out(scores[way])}{errors.get(way, '')}" for way in ways}
+    told = "".join(f", that of {way!r} {said[way]}" for way in rivals)
     winner = model.fitted_[best]
     return [
         f"Of {len(ways)} ways of sharing, {best!r}{what} has the largest weight: {share} over all, "
         f"and the largest at {won} of {m} sites.",
-        f"Its mean log score at rows that were left out is {scores[best]:.3g}{told} (higher is "
-        "better).",
+        f"Its mean log score at rows that were left out is {said[best]}{told}; a higher score "
+        f"{'and a smaller error are' if errors else 'is'} better.",
+        TOGETHER if second and scores[second[0]] > scores[best] else "",
         _alone_is_best(model) if best == "alone" else "",
         *(_found(winner) if hasattr(winner, "client_names_") else ()),
     ]
@@ -102,7 +123,7 @@ def _largest_difference(model: Any) -> str:
         return ""
     j = int(gap.argmax())
     low, high = float(coef[:, j].min()), float(coef[:, j].max())
-    return f"They differ most in the effect of {names[j]}: {low:.3g} to {high:.3g}."
+    return f"They differ most in the effect of {names[j]}: {read_out(low)} to {read_out(high)}."
 
 
 def _clusters(model: Any) -> list[str]:
@@ -124,12 +145,12 @@ def _degrees(model: Any) -> list[str]:
         return [f"{m} sites share one softmax regression, and each departs from it by degrees."]
     ends, names = model.conf_int(), model._terms()
     clearest = np.argsort(-np.abs(model.coef_ / np.maximum(model.coef_se_, 1e-300)))[:2]
-    said = [
-        f"{names[j]} {model.coef_[j]:.3g} (95 % from {ends[j, 0]:.3g} to {ends[j, 1]:.3g})"
+    effects = " and ".join(
+        f"{names[j]} {read_out(model.coef_[j])} "
+        f"(95 % from {read_out(ends[j, 0])} to {read_out(ends[j, 1])})"
         for j in clearest
-    ]
-    effects = " and ".join(said)
-    sentences = [f"Common to all {m} sites: the effect of {effects}."] if said else []
+    )
+    sentences = [f"Common to all {m} sites: the effect of {effects}."] if effects else []
     test = model.difference_test_
     if test is not None and hasattr(test, "p_value"):
         verdict = "differ" if test.p_value < 0.05 else "do not differ for certain"

@@ -77,7 +77,7 @@ function table(spec, searchable) {
       const line = make("tr");
       row.forEach((value, j) => {
         const column = spec.columns[j];
-        const cell = make(j ? "td" : "th", { class: column.numeric ? "n" : null, scope: j ? null : "row" }, worded(value, column));
+        const cell = make(j ? "td" : "th", { class: column.numeric ? "n" : said(value).length > 40 ? "long" : null, scope: j ? null : "row" }, worded(value, column));
         cell.setAttribute("data-tip", `${said(row[0])}, ${column.name}: ${said(value, 8)}\n${column.help}`);
         line.append(cell);
       });
@@ -174,7 +174,7 @@ const drawers = {
   dots(spec, width) {
     const items = spec.items.slice().sort((a, b) => b.value - a.value);
     const named = items.length <= 40;
-    const step = named ? 18 : Math.max(1.2, Math.min(8, 420 / items.length));
+    const step = named ? 18 : Math.max(0.6, Math.min(8, 420 / items.length));
     const left = named ? margin(items.map((i) => i.label), width) : 16;
     const height = Math.ceil(items.length * step) + 56;
     const svg = canvas(width, height, spec.title);
@@ -186,7 +186,7 @@ const drawers = {
       const y = box.top + (k + 0.5) * step;
       const words = `${item.label}: ${number(item.value, item.low, item.high)}`;
       if (named) svg.append(draw("text", { x: left - 8, y: y + 4, "text-anchor": "end" }, cut(item.label, left)));
-      if (item.low !== undefined && item.low !== null) svg.append(draw("line", { x1: x(item.low), x2: x(item.high), y1: y, y2: y, stroke: colour(item.group), "stroke-width": named ? 2 : 1, opacity: 0.55, "data-tip": words }));
+      if (item.low !== undefined && item.low !== null) svg.append(draw("line", { x1: x(item.low), x2: x(item.high), y1: y, y2: y, stroke: colour(item.group), "stroke-width": named ? 2 : Math.min(1, step), opacity: 0.7, "data-tip": words }));
       svg.append(draw("circle", { cx: x(item.value), cy: y, r: named ? 4 : 2.2, fill: colour(item.group), "data-tip": words }));
     });
     return svg;
@@ -209,7 +209,7 @@ const drawers = {
     for (const item of spec.items) {
       const y = box.top + labels.indexOf(item.label) * row + row * (item.group + 0.5) / many;
       const words = `${item.label}, ${spec.groups[item.group]}: ${number(item.value, item.low, item.high)}`;
-      if (item.low !== undefined && item.low !== null) svg.append(draw("line", { x1: x(item.low), x2: x(item.high), y1: y, y2: y, stroke: colour(item.group), "stroke-width": 2.5, opacity: 0.55, "data-tip": words }));
+      if (item.low !== undefined && item.low !== null) svg.append(draw("line", { x1: x(item.low), x2: x(item.high), y1: y, y2: y, stroke: colour(item.group), "stroke-width": 2.5, opacity: 0.7, "data-tip": words }));
       svg.append(mark(item.group % 2, x(item.value), y, item.group, { "data-tip": words }));
     }
     return svg;

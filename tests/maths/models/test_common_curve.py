@@ -15,7 +15,7 @@ from fedkin.models.common_curve import (
 from fedkin.models.common_dense import Rows, dense_posterior, dense_value
 from fedkin.models.common_form import ABSENT, SPLINE, CommonForm, start_of
 from fedkin.models.common_posterior import common_posterior, site_joint, site_posterior
-from fedkin.models.common_sums import Sums, halves, pack, sums, together, wholes
+from fedkin.models.common_sums import Sums, pack, sums, together, travelling, wholes
 from fedkin.models.inducing import features, grid, points_at
 
 RBF = np.inf
@@ -215,11 +215,20 @@ def test_sums_without_slopes_give_the_same_bound_and_curve():
 
 
 def test_triangles_travel_and_become_matrices_again():
-    form, federation = CommonForm(1), sites(CommonForm(1))
-    gram = sums_of(federation, form, parameters_of(form), grid(-2, 2, 20)).gram
-    upper = halves(gram)
-    assert upper.shape == (5, 8, 231)
-    np.testing.assert_allclose(wholes(upper, 21), gram, rtol=1e-9, atol=1e-10)
+    form, federation = CommonForm(1), sites(CommonForm(1), sizes=(0, 3, 30, 4, 33))
+    asked = [parameters_of(form, seed) for seed in (0, 1)]
+    points = [points_at(form, full, grid(-2, 2, 20)) for full in asked]
+    told = travelling(pack(federation), 5, [(form, *each) for each in zip(asked, points)])
+    assert told.gram.shape == (5, 2, 8, 231)
+    for k, full in enumerate(asked):
+        whole = sums_of(federation, form, full, grid(-2, 2, 20))
+        gram = wholes(told.gram[:, k], 21)
+        np.testing.assert_allclose(gram, whole.gram, rtol=1e-9, atol=1e-10)
+        np.testing.assert_array_equal(told.log_det[:, k], whole.log_det)
+        np.testing.assert_array_equal(told.missed[:, k], whole.missed)
+    np.testing.assert_array_equal(told.rows, [0, 3, 30, 4, 33])
+    added = wholes(together(told).gram[:, 1], 21)
+    np.testing.assert_allclose(added[0], whole.gram.sum(axis=0), rtol=1e-9, atol=1e-10)
 
 
 def test_the_order_of_clients_and_rows_is_irrelevant():

@@ -139,6 +139,19 @@ def test_the_curve_is_a_mixture_in_the_sites_units():
     assert np.trapezoid(density, grid) == pytest.approx(1.0, abs=1e-6)
 
 
+def test_what_was_asked_before_changes_nothing():
+    """Moments of the last rows are kept, and members are the same wherever they come from."""
+    data = in_units(clients())
+    shared = shared_of(data, UNITS)
+    one, other = np.array([[4.0], [6.5]]), np.array([[9.0], [2.0]])
+    used = CommonSiteCurve(shared, *data.client(0), members=shared.each())
+    for X in (one, other, one[::-1], one):
+        fresh = CommonSiteCurve(shared, *data.client(0))
+        np.testing.assert_array_equal(used.predict(X), fresh.predict(X))
+        density = used.log_density(X, np.zeros(2)), fresh.log_density(X, np.zeros(2))
+        np.testing.assert_array_equal(*density)
+
+
 def test_a_later_site_is_as_one_that_was_there():
     data = in_units(clients())
     first = data.take([0, 1])
