@@ -28,6 +28,7 @@ exclude_patterns = ["_build", "studies", "gallery/**/*.md5", "gallery/**/*.py", 
 html_math_renderer = "drawn"
 myst_enable_extensions = ["dollarmath", "deflist", "colon_fence"]
 myst_heading_anchors = 3
+highlight_language = "none"
 # Pages of the repository that are not pages here (ARCHITECTURE.md, rows of studies).
 suppress_warnings = ["myst.xref_missing", "config.cache"]
 
@@ -55,12 +56,13 @@ html_title = "fedkin"
 html_theme_options = {
     "navigation_with_keys": False,
     "show_toc_level": 2,
-    "header_links_before_dropdown": 6,
+    "header_links_before_dropdown": 4,
     "secondary_sidebar_items": ["page-toc"],
 }
 html_show_sourcelink = False
 html_copy_source = False
-# Formulas are typeset by the browser if it has a network; without one they read as LaTeX.
+# Pages that stand alone have no neighbours to list beside them.
+html_sidebars = {page: [] for page in ("start", "which", "report", "command", "checks", "glossary")}
 
 
 def _write(path: Path, text: str) -> None:
@@ -75,7 +77,7 @@ def _algorithm_texts() -> None:
     for method in METHODS:
         module = import_module(f"fedkin.algorithms.{method.module}")
         text = inspect.cleandoc(module.__doc__ or "")
-        _write(HERE / "_build" / "words" / f"{method.name}.txt", text + "\n")
+        _write(HERE / "_build" / "words" / f"{method.name}.md", text + "\n")
 
 
 def _api_page() -> None:
