@@ -255,6 +255,11 @@ def _parkinsons() -> Any:
 CONFORMAL_SPLITS = 10
 # Coverage that nine sites of ten must have.
 SITE_HELD = 0.93
+# Where chance alone breaks it, seen after a look at the rows: binomial chances of a site's rows.
+CHANCE_ALONE = {
+    "turbofan": "intervals that held every row with .95 exactly would hold .93 of the 128 to 362 "
+    "rows at .896 of these engines (binomial): nine of ten asks for more than can be seen here"
+}
 
 
 def conformal_once(seed: int, table: str, model: str) -> list[dict[str, Any]]:
@@ -313,7 +318,7 @@ def conformal_promises(results: Results) -> list[Promise]:
             held, sites = (run.estimate(m).mean for m in ("held", "sites_held"))
             made.append(Promise(f"conformal: 95 % intervals hold, {words}", held, 0.94, 0.96))
             many = f"conformal: sites at which they hold for 93 % of the rows, {words}"
-            made.append(Promise(many, sites, 0.9))
+            made.append(Promise(many, sites, 0.9, withdrawn=CHANCE_ALONE.get(table, "")))
     return made
 
 
