@@ -235,8 +235,10 @@ def _of_all(tables: dict[str, tuple[Any, ...]], results: Results) -> list[Promis
         ]
         known = [run for run in runs if np.isfinite(_coverage(run))]
         share = float(np.mean([_coverage(run) for run in known])) if known else np.nan
-        what = f"all tables {words}: coverage of 95 % intervals, .92 to .98 and two errors by sites"
-        found.append(Promise(what, share, *_bounds(known)))
+        what = f"all tables {words}: coverage of 95 % intervals"
+        # Within sites there are rows enough; at ends and new sites those of a site go together.
+        bounds = COVERED if tasks is None else _bounds(known)
+        found.append(Promise(what, share, *bounds))
     return found
 
 
@@ -377,9 +379,12 @@ STUDIES = (
             "fitted); the rest is predicted. Random splits are ones that nothing was settled on; "
             "the ends of curves were looked at before. *worst* is the mean log density at the "
             "worst site, *worse* the share of sites with a larger error than alone (weak "
-            "priors), *rows* how many were predicted. Coverage is judged over all five "
-            "splits. Where curves have few rows, some splits end them at the same one. "
-            "Promises about all tables together were made after one split had been seen."
+            "priors), *rows* and *sites* how many were predicted. Coverage is judged over all "
+            "five splits, of a task and at ends and new sites by .92 to .98 widened by two "
+            "standard errors of a share of as many sites, since rows of a site hold or fail "
+            "together; the rivals' coverage is in the table. This was decided with the rows of "
+            "an earlier model in sight. Where curves have few rows, some splits end them at the "
+            "same one. Promises about all tables together were made after one split had been seen."
         ),
         one=one,
         figure=partial(
@@ -411,7 +416,8 @@ STUDIES = (
         measures=SCORES,
         full=Size(cells_of({table: TASKS[table] for table in MORE}, METHODS), SPLITS),
         quick=Size(cells_of({table: TASKS[table] for table in MORE}, METHODS), 1),
-        toy=Size(cells_of({"Orthodont": (2,)}, (DEFAULT, "mixed model, slopes")), 1),
+        # One split of 54 rows is off by a tenth either way.
+        toy=Size(cells_of({"Orthodont": (2,)}, (DEFAULT, "mixed model, slopes")), 3),
     ),
     Study(
         name="fgpr-functions-as-sites",

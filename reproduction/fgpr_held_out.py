@@ -76,8 +76,8 @@ STUDIES = (
             "Tables that were named before they were looked at. Every site has a few rows, the "
             "first five to eight tenths of its curve, or none (four fifths of the sites are "
             "fitted); the rest is predicted. *worst* is the mean log density at the worst site, "
-            "*worse* the share of sites with a larger error than alone (weak priors), *rows* how "
-            "many were predicted. Coverage is judged over all five splits."
+            "*worse* the share of sites with a larger error than alone (weak priors), *rows* and "
+            "*sites* how many were predicted. Coverage is judged as in fgpr-real-curves."
         ),
         one=one,
         figure=partial(

@@ -749,6 +749,20 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "log determinant of growing departures by half",
+        "models/common_sums.py",
+        "log_det + 2.0 * part.growth.sum()",
+        "log_det + part.growth.sum()",
+        ("tests/maths/models/test_common_curve.py",),
+    ),
+    Mutant(
+        "departures grow on beyond the rows",
+        "models/common_form.py",
+        "np.clip(X[..., 0], *self.edges)",
+        "X[..., 0]",
+        ("tests/maths/models/test_common_curve.py",),
+    ),
+    Mutant(
         "centre of the target lost",
         "algorithms/fmlr_expectation.py",
         "- 2 * centre * total + mass * centre**2",
