@@ -11,9 +11,11 @@ from tests.browser import WHY_NOT, Browser
 from tests.smoke.test_keeping import made
 
 from fedkin import FGPR, FMLR, ODCL, Federation, FedGrEM, MixedModel
+from fedkin.names import constant_at_some
 from fedkin.registry import ESTIMATORS
 from fedkin.report.answers import answer
 from fedkin.report.pages import report
+from fedkin.tables import read_out
 
 
 def sites_of_kinds(m, n, seed=0):
@@ -96,6 +98,14 @@ def test_the_answer_comes_first_and_names_what_needs_a_look():
     assert content(page)["checks"] == [{"kind": "fit", "text": "look here"}]
     degrees = report(MixedModel(random="intercept").fit(data))
     assert "Common to all 6 sites" in degrees
+
+
+def test_numbers_and_single_sites_are_read_out_as_people_do():
+    told = [read_out(value) for value in (1238.0, -0.0523, 1.0, 123456.0, 3.2e12)]
+    assert told == ["1,240", "-0.0523", "1", "123,000", "3.2e+12"]
+    assert read_out(183.0, 2) == "180"
+    assert constant_at_some({"ses": ["b"]}) == ["column 'ses' is constant at site 'b'"]
+    assert "constant at 2 sites, for example 'a', 'b'" in constant_at_some({"x": ["a", "b"]})[0]
 
 
 # ------------------------------------------------------------------ in a browser
