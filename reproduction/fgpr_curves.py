@@ -236,20 +236,17 @@ def _of_all(tables: dict[str, tuple[Any, ...]], results: Results) -> list[Promis
         known = [run for run in runs if np.isfinite(_coverage(run))]
         share = float(np.mean([_coverage(run) for run in known])) if known else np.nan
         what = f"all tables {words}: coverage of 95 % intervals"
-        # Within sites there are rows enough; at ends and new sites those of a site go together.
-        bounds = COVERED if tasks is None else _bounds(known)
-        found.append(Promise(what, share, *bounds))
+        found.append(Promise(what, share, *COVERED))
     return found
 
 
-def _bounds(runs: list[Results]) -> tuple[float, float]:
-    """Between what the mean coverage of these tasks should be, when sites are the sample.
+def _bounds(run: Results) -> tuple[float, float]:
+    """Between what the coverage of a task should be, when sites are the sample.
 
     Rows of one site hold or fail together, so each site counts as one row. Another split asks the
     same sites again, but for new sites, which are drawn anew.
     """
-    variance = [MEANT * (1.0 - MEANT) / _sites(run) for run in runs]
-    off = ERRORS * float(np.sqrt(np.sum(variance))) / max(len(runs), 1)
+    off = ERRORS * float(np.sqrt(MEANT * (1.0 - MEANT) / _sites(run)))
     return COVERED[0] - off, min(COVERED[1] + off, 1.0)
 
 
@@ -266,7 +263,7 @@ def _held(runs: list[Results]) -> float:
     known = [run for run in runs if np.isfinite(_coverage(run))]
     if not known:
         return np.nan
-    bounds = [_bounds([run]) for run in known]
+    bounds = [_bounds(run) for run in known]
     return float(np.mean([a <= _coverage(run) <= b for run, (a, b) in zip(known, bounds)]))
 
 
@@ -380,9 +377,9 @@ STUDIES = (
             "the ends of curves were looked at before. *worst* is the mean log density at the "
             "worst site, *worse* the share of sites with a larger error than alone (weak "
             "priors), *rows* and *sites* how many were predicted. Coverage is judged over all "
-            "five splits, of a task and at ends and new sites by .92 to .98 widened by two "
-            "standard errors of a share of as many sites, since rows of a site hold or fail "
-            "together; the rivals' coverage is in the table. This was decided with the rows of "
+            "five splits, of a single task by .92 to .98 widened by two standard errors of a share "
+            "of as many sites, since rows of a site hold or fail together; the rivals' coverage "
+            "is in the table. This was decided with the rows of "
             "an earlier model in sight. Where curves have few rows, some splits end them at the "
             "same one. Promises about all tables together were made after one split had been seen."
         ),
