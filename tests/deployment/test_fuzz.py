@@ -353,7 +353,10 @@ def test_flare_is_told_the_largest_message(tmp_path, monkeypatch):
     monkeypatch.setattr(participants.subprocess, "Popen", lambda *a, **k: seen.update(k["env"]))
     participants.Kit(tmp_path, "client", "a", "localhost", 1).start({})
     from nvflare.fuel.f3.comm_config import CommConfigurator
+    from nvflare.fuel.utils.config_service import ConfigService
 
+    # FLARE keeps what it has read once; a process that has used it before has other limits.
+    monkeypatch.setattr(ConfigService, "_var_values", {})
     for name in participants.MESSAGE_LIMITS:
         monkeypatch.setenv(name, seen[name])
     assert CommConfigurator().get_streaming_max_blob_size() == LARGEST_MESSAGE

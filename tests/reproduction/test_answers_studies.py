@@ -11,6 +11,7 @@ import pytest
         "plan-draws",
         "interval-draws",
         "best-way",
+        "best-way-small-tables",
         "odd-influence",
         "how-many",
     ],

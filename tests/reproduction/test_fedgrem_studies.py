@@ -28,10 +28,14 @@ PROMISING = (
 )
 
 
+# What few draws cannot tell: how little huge values change the errors; log losses of one split of
+# eight people, which differ by a few per cent (five splits of thirty are judged at full size).
+TOO_FEW = {"fedgrem-attacks": "change of errors", "fedgrem-labels": "log loss"}
+
+
 @pytest.mark.parametrize("name", PROMISING)
 def test_promises_hold_at_toy_size(kept_promises, name):
-    # How little huge values change the errors shows over draws only.
-    assert kept_promises(name, but="change of errors" if name == "fedgrem-attacks" else None)
+    assert kept_promises(name, but=TOO_FEW.get(name))
 
 
 def test_with_like_sites_joining_beats_staying_alone_and_pooling(toy):

@@ -40,6 +40,9 @@ from fedkin.models.gaussian_process import LOG_2PI
 
 Floats = NDArray[np.float64]
 
+# Rounding of sums over rows, in units of what one product may be off by.
+ROUNDED_OFF = 100.0
+
 
 class Weights(NamedTuple):
     """Weights of the features given all rows: mean (F,) and covariance (F, F).
@@ -135,10 +138,23 @@ def _solve(form: CommonForm, common: float, gram: Floats) -> Solved:
     scaled = scale[:, None] * gram[:-1, :-1] * scale
     cross = scale * gram[:-1, -1]
     G = np.eye(len(scale)) + 0.5 * (scaled + scaled.T)
-    half = np.linalg.inv(np.linalg.cholesky(G))
+    half = np.linalg.inv(_root(G))
     log_det = -2.0 * float(np.log(np.diagonal(half)).sum())
     inverse = half.T @ half
     return Solved(scale, scaled, cross, inverse, log_det, inverse @ cross)
+
+
+def _root(G: Floats) -> Floats:
+    """Lower Cholesky factor of the unit matrix and more.
+
+    Where a search tries parameters at which columns are huge, rounding can outweigh the unit: then
+    the diagonal gets what may have been rounded off, which makes the curve stiffer, never freer.
+    """
+    try:
+        return np.linalg.cholesky(G)
+    except np.linalg.LinAlgError:
+        rounded = len(G) * np.finfo(float).eps * float(np.diagonal(G).max())
+        return np.linalg.cholesky(G + ROUNDED_OFF * rounded * np.eye(len(G)))
 
 
 def _by_common(form: CommonForm, solved: Solved) -> float:

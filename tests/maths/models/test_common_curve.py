@@ -347,3 +347,22 @@ def test_few_points_find_the_dense_parameters_and_predictions(n_points, seed):
         sd = np.sqrt(np.diagonal(spread) + np.exp(exact[-1]))
         assert (np.abs(mean - truth) < 1e-3 * sd).all()
         assert (np.abs(np.sqrt(variance + np.exp(found[-1])) - sd) < 1e-3 * sd).all()
+
+
+def test_columns_so_huge_that_rounding_outweighs_the_prior_end_no_search():
+    """G is the unit matrix and a positive one: columns of 1e10 that are alike leave it no unit."""
+    form, rng = CommonForm(1), np.random.default_rng(0)
+    columns = 1e10 * np.column_stack([np.ones(40), 1.0 + 1e-9 * rng.normal(size=(40, 20))])
+    both = np.column_stack([columns, rng.normal(size=40)])
+    gram = both.T @ both
+    with pytest.raises(np.linalg.LinAlgError):
+        np.linalg.cholesky(np.eye(21) + gram[:-1, :-1])
+    slopes = len(form.names) - 2
+    told = Sums(
+        np.concatenate([gram[None, None], np.zeros((1, slopes, 22, 22))], axis=1),
+        np.zeros((1, 1 + slopes)),
+        np.zeros((1, 1 + slopes)),
+        np.array([40.0]),
+    )
+    value, gradient = negative_bound(form, parameters_of(form), told)
+    assert np.isfinite(value) and np.isfinite(gradient).all()
