@@ -223,10 +223,10 @@ def promises(of_study: Sequence[Cell], results: Results) -> list[Promise]:
 
 
 PROTOCOL = (
-    "Thirty per cent of every site's rows are held out, ten or all others learnt from. *hindsight*: "
-    "the candidate that is best over all splits; the best of each split, which few held-out rows "
-    "choose, has a line of its own. A site is worse than alone where the paired difference of its "
-    "held-out log scores is below zero at 2.5 %. "
+    "Thirty per cent of every site's rows are held out, ten or all others learnt from. "
+    "*hindsight*: the candidate that is best over all splits; the best of each split, which few "
+    "held-out rows choose, has a line of its own. A site is worse than alone where the paired "
+    "difference of its held-out log scores is below zero at 2.5 %. "
 )
 CELLS = [
     *cells(table=tuple(name for name in REAL if name not in FEW), rows=(10, "all")),
@@ -251,8 +251,8 @@ STUDIES = (
         title="Best beside its candidates",
         protocol=PROTOCOL
         + (
-            "Two splits. Real sites: Exam, Parkinsons by time, and two tables that nobody looked at "
-            "while Best was built (Cigar, Produc; logarithms). Drawn sites: three kinds of "
+            "Two splits. Real sites: Exam, Parkinsons by time, and two tables that nobody looked "
+            "at while Best was built (Cigar, Produc; logarithms). Drawn sites: three kinds of "
             "regressions, two far clusters, curves of one prior, three groups of rows; and the "
             "rows of 30 people's activities (60 each, five principal components) without a target."
         ),
@@ -268,8 +268,8 @@ STUDIES = (
         title="Best beside its candidates on small tables",
         protocol=PROTOCOL
         + (
-            "Five splits of tables with fewer than a hundred held-out rows: sleepstudy, and Grunfeld, "
-            "which nobody looked at while Best was built (logarithms)."
+            "Five splits of tables with fewer than a hundred held-out rows: sleepstudy, and "
+            "Grunfeld, which nobody looked at while Best was built (logarithms)."
         ),
         promises=partial(promises, CELLS_OF_FEW),
         full=Size(CELLS_OF_FEW, SPLITS_OF_FEW),

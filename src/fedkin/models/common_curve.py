@@ -151,10 +151,11 @@ def _root(G: Floats) -> Floats:
     the diagonal gets what may have been rounded off, which makes the curve stiffer, never freer.
     """
     try:
-        return np.linalg.cholesky(G)
+        root = np.linalg.cholesky(G)
     except np.linalg.LinAlgError:
         rounded = len(G) * np.finfo(float).eps * float(np.diagonal(G).max())
-        return np.linalg.cholesky(G + ROUNDED_OFF * rounded * np.eye(len(G)))
+        root = np.linalg.cholesky(G + ROUNDED_OFF * rounded * np.eye(len(G)))
+    return np.asarray(root)
 
 
 def _by_common(form: CommonForm, solved: Solved) -> float:
