@@ -346,7 +346,7 @@ STUDIES = (
         by=("scaling", "share", "method"),
         measures=("error", "one_matching", "seconds"),
         full=Size(cells(scaling=(Z_SCORES, WHITENED), share=tuple(PEN_BAD)), 20),
-        quick=Size(cells(scaling=(Z_SCORES, WHITENED), share=tuple(PEN_BAD)), 2),
+        quick=Size(cells(scaling=(Z_SCORES, WHITENED), share=tuple(PEN_BAD)), 1),
         toy=Size(cells(scaling=(WHITENED,), share=("20.5%",)), 1),
     ),
     _pictures_study("mnist", "MNIST", 2, 7, load_mnist),
