@@ -611,7 +611,7 @@ STUDIES = (
         by=("way", "m", "n", "d", "kinds", "unlike"),
         measures=("excess", "ratio"),
         full=Size(PLANS, 20),
-        quick=Size(PLANS, 5),
+        quick=Size(PLANS, 2),
         toy=Size(PLANS[:2], 3),
     ),
 )
