@@ -556,7 +556,8 @@ STUDIES = (
         "whose fidelities share hyper-parameters that do not suit the dear one: joining hurts "
         "there. Twelve writers of pen digits with all their rows (five folds): no difference. "
         "A replication has four federations of groups and of BRANIN, one of writers. *told*: "
-        "share of sites with that verdict; *contrary*: with one that says the opposite.",
+        "share of sites with that verdict; *contrary*: with one that says the opposite. The rows "
+        "of writers were made by the same calls outside the runner, one of them fold by fold.",
         one=verdict_once,
         figure=partial(dots, by=("case",), measures=("told", "contrary")),
         promises=verdict_promises,
