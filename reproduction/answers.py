@@ -544,7 +544,7 @@ STUDIES = (
             "told",
         ),
         full=Size(ALL, 50),
-        quick=Size(ALL, 5),
+        quick=Size(ALL, 3),
         toy=Size(cells(design=("near, 30 rows",)), 2),
     ),
     Study(
@@ -612,7 +612,7 @@ STUDIES = (
         by=("way", "m", "n", "d", "kinds", "unlike"),
         measures=("excess", "ratio"),
         full=Size(PLANS, 20),
-        quick=Size(PLANS, 2),
+        quick=Size(PLANS, 1),
         toy=Size(PLANS[:2], 3),
     ),
 )

@@ -408,7 +408,7 @@ def _study(family: str) -> Study:
         by=by,
         measures=measures,
         full=Size(cells(h=H), 100 if gaussians else 30),
-        quick=Size(cells(h=HALVES), 8) if gaussians else Size(cells(h=HALVES[::2]), 4),
+        quick=Size(cells(h=HALVES), 4) if gaussians else Size(cells(h=HALVES[::2]), 2),
         toy=Size(cells(h=(0.0, 2.0) if gaussians else (0.0,)), 1),
     )
 

@@ -314,7 +314,7 @@ def _pictures_study(data: str, words: str, errors: int, seconds: int, load: Any)
         by=("features", "share", "method"),
         measures=("error", "one_matching", "seconds"),
         full=Size([cell("PCA", 100, 700), cell("t-SNE", 25, 160)], 5),
-        quick=Size([cell("PCA", 100, 140), cell("t-SNE", 12, 160)], 1),
+        quick=Size([cell("PCA", 100, 140), cell("t-SNE", 12, 80)], 1),
         toy=Size([cell("PCA", 8, 50)], 1),
         needs=(load,),
     )

@@ -160,7 +160,7 @@ STUDIES = (
         by=("C_eta", "h", "update"),
         measures=("w_alone", "w_joint", "theta_max", "theta_mean"),
         full=Size(cells(h=H), 30),
-        quick=Size(cells(h=H), 2),
+        quick=Size(cells(h=H), 1),
         toy=Size(cells(h=(0.0,)), 1),
     ),
 )

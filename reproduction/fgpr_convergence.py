@@ -247,7 +247,7 @@ STUDIES = (
         by=("kernel", "m", "method"),
         measures=("noise_error", "excess", "gradient", "rounds"),
         full=Size(cells(kernel=["matern32", "rbf"], m=[100, 20]), 30),
-        quick=Size(cells(kernel=["matern32", "rbf"], m=[100, 20]), 5),
+        quick=Size(cells(kernel=["matern32", "rbf"], m=[100, 20]), 2),
         toy=Size(cells(kernel=["matern32"], m=[100]), 1),
     ),
 )

@@ -215,7 +215,7 @@ def _study(example: int) -> Study:
         by=("method",),
         measures=("rmse", "coverage", "log_score"),
         full=Size(cells(function=[function], method=METHODS), 30),
-        quick=Size(cells(function=[function], method=METHODS), 5),
+        quick=Size(cells(function=[function], method=METHODS), 3),
         toy=Size(cells(function=[function], method=TOY), 1),
     )
 

@@ -335,7 +335,7 @@ STUDIES = (
         by=("axis", "sensor", "method", "size"),
         measures=("rmse10", "sd10", "coverage", "log_score"),
         full=Size(_cells(range(1, 21), (1, 2, 3, 5)), 10),
-        quick=Size(_cells((3, 5, 10), (2,)), 2),
+        quick=Size(_cells((3, 5, 10), (2,)), 1),
         toy=Size(
             [
                 {"sensor": 7, "axis": axis, "method": method, "size": size}

@@ -146,7 +146,7 @@ STUDIES = (
         by=("kind", "share", "start"),
         measures=SPOILT,
         full=Size([dict(zip(("kind", "share", "start"), case)) for case in CASES], 20),
-        quick=Size([dict(zip(("kind", "share", "start"), case)) for case in CASES], 2),
+        quick=Size([dict(zip(("kind", "share", "start"), case)) for case in CASES], 1),
         toy=Size(cells(kind=("own",), share=(0.2,), start=("scratch", "plain")), 1),
     ),
 )

@@ -366,7 +366,7 @@ STUDIES = (
             "matches the oracle",
         ),
         full=Size(CURVES, 20),
-        quick=Size(CURVES, 3),
+        quick=Size(CURVES, 1),
         toy=Size(cells(n=(600,), gradients=tuple(BATCH), step=(0.1, 0.01)), 1),
     ),
 )
