@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 SCHEDULES ?= 10000
 KILLS ?= 10
+KILLED ?= all
+FUZZ ?= 10000
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: docs install run test test-deploy test-portable mutants lint accept bench studies clean
@@ -40,15 +42,17 @@ lint: .venv/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Two workers: one begins with the real federation, the rest runs beside it (tests/conftest.py).
+# Three workers for two cores: tests of real federations begin first and mostly wait
+# (tests/conftest.py). Of the tests of test-deploy it runs a short form.
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # Deployment tests that take minutes: organisations on their kits alone, long schedules of faults, and
 # kills of real processes under every method (a kill takes a quarter of a minute: an hour in all);
 # more or fewer: make test-deploy SCHEDULES=100000 KILLS=2
 test-deploy: .venv/installed-dev
-	FEDKIN_SCHEDULES=$(SCHEDULES) FEDKIN_KILLS=$(KILLS) $(BIN)/python -m pytest -m deploy tests/deployment
+	FEDKIN_SCHEDULES=$(SCHEDULES) FEDKIN_FUZZ=$(FUZZ) FEDKIN_KILLS=$(KILLS) FEDKIN_KILLED="$(KILLED)" \
+	  $(BIN)/python -m pytest -m deploy tests/deployment
 
 # Results must not hang on rounding: tests with the kernels of older processors (tests/portable.py);
 # of some kernels and tests: make test-portable KERNELS="--kernel haswell-1" TESTS=tests/maths

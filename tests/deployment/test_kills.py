@@ -5,7 +5,8 @@ has a victim (a process of a site or of the server, or all of one of them), a pl
 checks, a round, the end) and a moment: before sites compute, after they have written what they
 remember and before the reply leaves, or some milliseconds later, whatever is going on then. Sites
 stop at the place until the kill has happened, so that none comes too late. `FEDKIN_KILLS` is how
-many a method gets; each costs a resubmission. The driver does everything else by itself.
+many a method gets, `FEDKIN_KILLED` which methods; each kill costs a resubmission. The driver does
+everything else by itself. `make test` kills a little, `make test-deploy` ten times in every method.
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ from fedkin.registry import METHODS
 from tests.conformance.cases import CASES
 from tests.deployment.test_flare import NAMES, hand_out
 
-pytestmark = [pytest.mark.flare, pytest.mark.deploy]
+pytestmark = [pytest.mark.flare, pytest.mark.deploy, pytest.mark.short]
 
 KILLS = int(os.environ.get("FEDKIN_KILLS") or 2)
+# One method that asks once, one in rounds with memories, one in rounds without.
+KILLED = (os.environ.get("FEDKIN_KILLED") or "mixed_model fedgrem fgpr").split()
 SEED = int(os.environ.get("FEDKIN_KILLS_SEED") or 0)
 # More rounds than this show nothing that these do not.
 MOST_ROUNDS = 25
@@ -230,7 +233,13 @@ def same_bits(found, expected, told):
         np.testing.assert_array_equal(found[name], array, f"{name}: {told}")
 
 
-@pytest.mark.parametrize("name", [method.name for method in METHODS])
+def killed_methods():
+    names = [method.name for method in METHODS]
+    assert KILLED == ["all"] or set(KILLED) <= set(names), f"FEDKIN_KILLED: 'all' or some of {names}"
+    return names if KILLED == ["all"] else KILLED
+
+
+@pytest.mark.parametrize("name", killed_methods())
 def test_kills_change_no_bit_of_a_run_that_waits(name, sites):
     running, folder = sites
     case = one_case(name)

@@ -28,7 +28,7 @@ from tests.deployment.test_flare import (
     without,
 )
 
-pytestmark = [pytest.mark.flare, pytest.mark.deploy]
+pytestmark = [pytest.mark.flare, pytest.mark.deploy, pytest.mark.short]
 
 # In every Python process of one site: its way to the server goes by the proxy, and it has a FLARE
 # without limits, which sends what it is told to while a file is there.

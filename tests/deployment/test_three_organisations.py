@@ -24,7 +24,7 @@ from fedkin.inference import benefit
 from fedkin.privacy import Ledger
 from tests.smoke.test_benefit_at_sites import Sites
 
-pytestmark = [pytest.mark.flare, pytest.mark.deploy]
+pytestmark = [pytest.mark.flare, pytest.mark.deploy, pytest.mark.short]
 
 NAMES = ("berlin", "lyon", "porto")
 COLUMNS = ("age", "bmi")
