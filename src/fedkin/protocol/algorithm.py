@@ -134,6 +134,8 @@ class Algorithm:
             raise ProtocolError(f"the function of step {ask.step!r} must return (reply, memory)")
         who = np.arange(len(clients)) if who is None else who
         faults: Faults = {}
-        clean = cleaned(schema, (who, arrays), dims, faults, clients.sizes, least_rows)
-        behind = arrays.behind if isinstance(arrays, TracedReply) else None
+        behind, rows = None, clients.sizes
+        if isinstance(arrays, TracedReply):
+            behind, rows = arrays.behind, rows if arrays.fewest is None else arrays.fewest
+        clean = cleaned(schema, (who, arrays), dims, faults, rows, least_rows)
         return Answer(who, arrays, new, clean, faults, behind)
