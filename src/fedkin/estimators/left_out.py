@@ -53,6 +53,7 @@ from fedkin.protocol import (
     Algorithm,
     Ask,
     Field,
+    Memory,
     Program,
     QuorumLost,
     Reason,
@@ -119,7 +120,7 @@ class Way:
         found: Algorithm = self.estimator._algorithm
         return found
 
-    def fitted(self, arrays: Arrays, rows: Federation, memory: Arrays | None) -> Any:
+    def fitted(self, arrays: Arrays, rows: Federation, memory: Memory) -> Any:
         """The estimator at one site, given what the server told it and what it remembers."""
         model = clone(self.estimator)
         result = self.algorithm.result.from_arrays(arrays)

@@ -99,9 +99,10 @@ class MixtureResult(Result):
 
     def seen_by(self, k: int) -> Self:
         """What is shared, and the k-th site's own rows."""
-        own = {name: self[name][k : k + 1] for name in self.by_site if name in self}
-        noted = {name: self[name][:0] for name in self.by_round}
-        return replace(self, **own, **noted, **dict.fromkeys(self.unneeded))
+        seen: dict[str, Any] = dict.fromkeys(self.unneeded)
+        seen |= {name: self[name][k : k + 1] for name in self.by_site if name in self}
+        seen |= {name: self[name][:0] for name in self.by_round}
+        return replace(self, **seen)
 
     @property
     def heard(self) -> Bools:
