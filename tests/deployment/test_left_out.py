@@ -9,12 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytest.importorskip("nvflare", reason="the nvflare extra is not installed")
+
 from fedkin import FGPR, Federation, FedGrEM
 from fedkin.algorithms.fgpr import FGPR as FGPR_ALGORITHM
 from fedkin.algorithms.held_out import HELD_OUT
 from fedkin.algorithms.mixtures.fedgrem import FEDGREM
+from fedkin.cli.jobs import did_joining_help
 from fedkin.engines import Journal, Rules, drive
 from fedkin.engines.link import SiteLink
+from fedkin.engines.nvflare.job_file import JobFile
 from fedkin.engines.site import SiteHalf, site_memory, site_model
 from fedkin.engines.site_report import joining_in_words
 from fedkin.estimators.left_out import LEFT_OUT, MARKS, settings_for
@@ -135,6 +139,22 @@ def test_every_site_reads_its_own_answer_and_nobody_elses(tmp_path):
         told = "\n".join(joining_in_words("fit", "fgpr", tmp_path / name))
         assert f"alone {log[0] / 24:.4g}, joining {log[1] / 24:.4g}" in told
         assert site_memory(tmp_path / name, engine.run_id) is None, "fits are let go of"
+
+
+@dataclass
+class NamedHalves(Halves):
+    """With what a job sets of an engine besides."""
+
+    checks: None = None
+
+
+def test_a_job_asks_under_the_name_that_the_sites_report_looks_for(tmp_path):
+    job = JobFile("FGPR", seed=0, settings={"common": False, "max_rounds": 3})
+    told = did_joining_help(job, NamedHalves(curves(m=2, n=50), tmp_path), "curve-1")
+    assert "Benefit of FGPR" in told and "site-1" in told and "one model" not in told
+    assert "rows of ours" in joining_in_words("curve-1", "fgpr", tmp_path / "site-0")[0]
+    few = did_joining_help(job, NamedHalves(curves(m=2, n=40), tmp_path / "few"), "curve-2")
+    assert few.startswith("Whether joining helps the sites is not known") and "fewer folds" in few
 
 
 def test_a_step_that_needs_trust_needs_it_here_by_its_name_here(tmp_path):

@@ -51,6 +51,7 @@ def curves(m=4, n=15, seed=0, few=()):
 MODELS = [
     (FGPR(common=False), curves()),
     (FGPR(common=False, personalise="posterior", n_priors=2, mean="linear"), curves()),
+    (FGPR(optimizer="sgd", max_rounds=4, local_steps=2, batch_size=4), curves()),
     (FGPR(common=True, n_points=6, max_rounds=4), curves(m=2, n=9)),
     (FedGrEM(2), groups()),
     (FedGrEM(2, covariance_type="tied"), groups()),
