@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("nvflare", reason="the nvflare extra is not installed")
 
+import fedkin
 from fedkin import FGPR, Federation, FedGrEM
 from fedkin.algorithms.fgpr import FGPR as FGPR_ALGORITHM
 from fedkin.algorithms.held_out import HELD_OUT
@@ -19,7 +20,9 @@ from fedkin.cli.jobs import did_joining_help
 from fedkin.engines import Journal, Rules, drive
 from fedkin.engines.link import SiteLink
 from fedkin.engines.nvflare.job_file import JobFile
+from fedkin.engines.opening import open_site
 from fedkin.engines.site import SiteHalf, site_memory, site_model
+from fedkin.engines.site_data import CannotTakePart
 from fedkin.engines.site_report import joining_in_words
 from fedkin.estimators.left_out import LEFT_OUT, MARKS, settings_for
 from fedkin.inference import benefit
@@ -173,6 +176,32 @@ def test_policies_name_the_method_and_its_steps(tmp_path):
     found = benefit(FGPR(common=False, engine=engine, random_state=0), folds=2)
     assert {(r.site, r.reason) for r in engine.refusals} == {("site-1", Reason.POLICY)}
     assert np.isnan(found.gain[1]) and np.isfinite(np.delete(found.gain, 1)).all()
+
+
+@pytest.mark.parametrize(
+    "methods, opens",
+    [
+        (("left_out", "fgpr"), True),
+        (("left_out",), False),
+        (("fgpr",), False),
+        (("left_out", "fedgrem"), False),
+    ],
+)
+def test_a_policy_must_allow_the_method_too_whose_rounds_are_asked(methods, opens, tmp_path):
+    X, y = curves(m=1, n=24).client(0)
+    np.savez(tmp_path / "data.npz", X=X, y=y)
+    listed = ", ".join(f'"{name}"' for name in methods)
+    (tmp_path / "policy.toml").write_text(f"[allow]\nmethods = [{listed}]\n")
+    facts = {"data": tmp_path / "data.npz", "state": tmp_path / "state"}
+    settings = settings_for(FGPR(common=False, random_state=0), 2, 0).for_sites().to_mapping()
+    job = {"run": "r", "algorithm": "left_out", "settings": settings, "seed": 0, "features": None}
+    given = {**facts, "policy": tmp_path / "policy.toml"}, {**job, "version": fedkin.__version__}
+    if opens:
+        assert open_site("a", *given).algorithm is LEFT_OUT
+        return
+    with pytest.raises(CannotTakePart, match="is not among allow") as refused:
+        open_site("a", *given)
+    assert refused.value.fault == Fault(Reason.POLICY)
 
 
 def test_a_budget_of_questions_holds_for_all_folds_together(tmp_path):

@@ -372,6 +372,11 @@ def _fit(way: Way, number: int, k: int, roster: Roster) -> Generator[Ask, Replie
         inner.close()
 
 
+def joined_by(settings: LeftOutSettings) -> tuple[str, ...]:
+    """The method whose rounds sites are asked: who has not allowed it has not allowed this."""
+    return (Plan(settings).ways[1].algorithm.name,)
+
+
 def _steps() -> dict[str, Step]:
     """The steps of all algorithms that are served, under their names."""
     found = {}
@@ -405,6 +410,7 @@ LEFT_OUT = Algorithm(
     settings=LeftOutSettings,
     result=HeldOutResult,
     prepare=Folds,
+    made_of=joined_by,
 )
 
 

@@ -84,6 +84,10 @@ def _nothing(clients: Federation, settings: Any) -> Any:
     return None
 
 
+def _of_nothing_else(settings: Any) -> tuple[str, ...]:
+    return ()
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """An algorithm, written once for every engine."""
@@ -94,6 +98,9 @@ class Algorithm:
     settings: type[Settings] = NoSettings
     result: type[Result] = Result
     prepare: Callable[[Federation, Any], Any] = _nothing
+    made_of: Callable[[Any], tuple[str, ...]] = _of_nothing_else
+    """Other methods that a run with such settings goes through; a site's policy is about them, too.
+    """
 
     def step(self, name: str) -> Step:
         """The client step of that name."""
