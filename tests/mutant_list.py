@@ -918,6 +918,56 @@ MUTANTS = (
         ("tests/deployment/test_rows_behind.py::test_rows_that_hardly_count_hide_nobody",),
     ),
     Mutant(
+        "folds of a cut are not judged by themselves",
+        "privacy/disclosure/guard.py",
+        "fault = self._judged(schema, arrays, np.ones(len(cut)), cut) or self._cut_differs(cut)",
+        "fault = self._cut_differs(cut)",
+        (
+            "tests/deployment/test_left_out.py::"
+            "test_replies_without_each_fold_give_what_each_fold_holds",
+        ),
+    ),
+    Mutant(
+        "a group is not judged by what each fold has of it",
+        "privacy/disclosure/guard.py",
+        "[rows] if cut is None else [rows, *(rows * part for part in cut.T)]",
+        "[rows] if cut is None or rows.min() < 1 else [rows, *(rows * part for part in cut.T)]",
+        (
+            "tests/deployment/test_left_out.py::"
+            "test_a_group_of_enough_rows_is_not_told_without_folds_that_hold_a_few_of_it",
+        ),
+    ),
+    Mutant(
+        "rows without a fold are not compared with earlier runs",
+        "privacy/disclosure/guard.py",
+        "        if nearest < self.rules.nfilter_subset:",
+        "        if nearest < 0:",
+        (
+            "tests/deployment/test_left_out.py::"
+            "test_rows_without_a_fold_that_are_nearly_those_of_an_earlier_run_are_withheld",
+        ),
+    ),
+    Mutant(
+        "every round of a fit without a fold draws the same",
+        "estimators/left_out.py",
+        "KeyRing(clients.names, settings.seed).at(number)",
+        "KeyRing(clients.names, settings.seed).at(1)",
+        (
+            "tests/smoke/test_left_out_at_sites.py::"
+            "test_the_numbers_are_those_of_fits_without_the_folds",
+        ),
+    ),
+    Mutant(
+        "fits without different folds share a memory",
+        "estimators/left_out.py",
+        'return f"{way}.{k}."',
+        'return f"{way}."',
+        (
+            "tests/smoke/test_left_out_at_sites.py::"
+            "test_the_numbers_are_those_of_fits_without_the_folds",
+        ),
+    ),
+    Mutant(
         "the rest of a small group leaves",
         "privacy/disclosure/guard.py",
         "            bad.add(int(r))",

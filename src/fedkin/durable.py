@@ -119,7 +119,16 @@ def load_arrays(
     place = Path(path)
     if most_bytes is not None and place.stat().st_size > most_bytes:
         raise ValueError(f"{path} holds more than {most_bytes:,} bytes")
-    content = place.read_bytes()
+    return arrays_in(place.read_bytes(), seal, most_bytes, path)
+
+
+def arrays_in(
+    content: bytes,
+    seal: bool = False,
+    most_bytes: int | None = None,
+    path: str | Path = "what was sent",
+) -> dict[str, Array]:
+    """The arrays of the bytes of an npz file, with the same care as `load_arrays`."""
     _check_seal(content, seal, path)
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         members = archive.infolist()

@@ -14,12 +14,16 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Method:
-    """Where a method's algorithm and estimators live."""
+    """Where a method's algorithm and estimators live.
+
+    An algorithm is in the room of algorithms, or in that of the estimators it is made of.
+    """
 
     name: str
     module: str
     constant: str
     estimators: Mapping[str, str] = field(default_factory=dict)
+    room: str = "algorithms"
 
 
 METHODS = (
@@ -69,10 +73,11 @@ METHODS = (
     ),
     Method("consensus_lasso", "consensus", "CONSENSUS_LASSO"),
     Method("held_out", "held_out", "HELD_OUT"),
+    Method("left_out", "left_out", "LEFT_OUT", room="estimators"),
     Method("site_checks", "site_checks", "SITE_CHECKS"),
 )
 
-ALGORITHMS = {m.name: (f"fedkin.algorithms.{m.module}", m.constant) for m in METHODS}
+ALGORITHMS = {m.name: (f"fedkin.{m.room}.{m.module}", m.constant) for m in METHODS}
 # Estimators that are made of others, and have no algorithm of their own.
 MADE_OF_OTHERS = {"Best": "best"}
 ESTIMATORS = {

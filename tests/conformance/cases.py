@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -94,6 +95,23 @@ def ragged_federation(n_clients: int = 7, seed: int = 0) -> Federation:
         X = rng.normal(size=(n, 3))
         clients[f"site-{k + 5}"] = (X, X @ coef[k % 2] + 0.5 * rng.normal(size=n))
     return Federation.from_clients(clients)
+
+
+def folded_federation(n_clients: int = 7, seed: int = 0) -> Federation:
+    """Clients with enough rows for two folds, but for two of them just so."""
+    rng = np.random.default_rng(seed)
+    clients = {}
+    for k in range(n_clients):
+        n = 6 if k in (1, 4) else int(rng.integers(14, 20))
+        X = rng.normal(size=(n, 3)) + 2.0 * (np.arange(n) % 2)[:, None]
+        clients[f"site-{k + 5}"] = (X, np.sin(X[:, 0]) + 0.3 * rng.normal(size=n))
+    return Federation.from_clients(clients)
+
+
+_CURVES = {"common": False, "personalise": "posterior", "max_rounds": 4}
+_FOLDED_CURVES = {"estimator": "FGPR", "parameters": json.dumps(_CURVES), "folds": 2}
+_GROUPS = {"n_components": 2, "covariance_type": "spherical", "n_restarts": 2, "max_rounds": 3}
+_FOLDED_GROUPS = {"estimator": "FedEM", "parameters": json.dumps(_GROUPS), "folds": 2}
 
 
 def _least_squares(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
@@ -379,6 +397,28 @@ MIXTURE_CASES = (
         ("total",),
         one_round=True,
         personal=("statistics",),
+    ),
+    Case(
+        "left_out",
+        _FOLDED_CURVES,
+        _FOLDED_CURVES,
+        lambda X, y: {"total": np.array(float(len(X)))},
+        ("total",),
+        folded_federation,
+        variant="curves",
+        settles=False,
+        personal=("totals", "products", "rows"),
+    ),
+    Case(
+        "left_out",
+        _FOLDED_GROUPS,
+        _FOLDED_GROUPS,
+        lambda X, y: {"total": np.array(float(len(X)))},
+        ("total",),
+        folded_federation,
+        variant="groups",
+        settles=False,
+        personal=("rows",),  # sites alone go on climbing as long as one of them gains
     ),
     Case(
         "site_checks",

@@ -21,13 +21,24 @@ from cryptography.hazmat.primitives import hashes, serialization
 
 pytest.importorskip("nvflare", reason="the nvflare extra is not installed")
 
-from fedkin import FMLR, ODCL, Federation, InProcess, MixedModel, Rules, Standardizer
+from fedkin import (
+    FGPR,
+    FMLR,
+    ODCL,
+    Federation,
+    FedGrEM,
+    InProcess,
+    MixedModel,
+    Rules,
+    Standardizer,
+)
 from fedkin.algorithms import algorithm
 from fedkin.engines import Journal
 from fedkin.engines.job_checks import JobChecks
 from fedkin.engines.nvflare import Deployment, Flare, Kits, SitesNotReady, provision, understood
 from fedkin.engines.nvflare.participants import Kit
 from fedkin.engines.site import site_memory
+from fedkin.inference import benefit
 from fedkin.privacy import Ledger
 from fedkin.protocol import Fault, Reason
 from tests.conformance.cases import CASES, ragged_federation
@@ -179,6 +190,23 @@ def test_an_estimator_fits_sites_it_never_sees(deployment):
     assert tuple(apart.client_names_) == NAMES
     with pytest.raises(ValueError, match="without data"):
         FMLR(engine=engine).fit(three_sites())
+
+
+@pytest.mark.parametrize(
+    "model",
+    [FGPR(common=False, max_rounds=5), FedGrEM(1, family="regression", max_rounds=5)],
+    ids=["curves", "groups"],
+)
+def test_whether_joining_helps_is_answered_as_in_one_process(model, deployment):
+    """Fits without each fold and scores: rounds of one job."""
+    model = model.set_params(random_state=0)
+    engine = Flare(deployment, timeout=100.0)
+    there = benefit(model.set_params(engine=engine), folds=2)
+    here = benefit(model.set_params(engine=None), three_sites(), folds=2, new_sites=False)
+    for metric in ("log", "rmse"):
+        found = there.held_out.means(metric)
+        np.testing.assert_allclose(found, here.held_out.means(metric)[:2], rtol=1e-9)
+    assert list(there.verdicts) == list(here.verdicts)
 
 
 def _job_process(deployment, site) -> psutil.Process:

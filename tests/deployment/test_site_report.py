@@ -49,7 +49,8 @@ def test_the_verdict_is_that_of_the_sites_own_rows(tmp_path, gain, verdict):
 
 def test_why_nobody_knows_is_said(tmp_path):
     assert "benefit = true" in joining_in_words("r", "fmlr", tmp_path)[0]
-    assert "cannot be asked of real sites for fgpr" in joining_in_words("r", "fgpr", tmp_path)[0]
+    assert "our policy left_out" in joining_in_words("r", "fgpr", tmp_path)[0]
+    assert "cannot be asked of real sites for ifca" in joining_in_words("r", "ifca", tmp_path)[0]
     scored(tmp_path, 1.0)
     (tmp_path / f"r{SCORES}" / MODEL_FILE).write_bytes(b"damaged")
     assert "Not known" in joining_in_words("r", "fmlr", tmp_path)[0]
@@ -62,6 +63,24 @@ def test_what_left_for_the_question_is_counted_with_the_run(tmp_path):
     report = site_report("r", "fmlr", {"shared.coef": np.ones(2)}, ledger, tmp_path)
     assert "What left us: 2 replies, 48 bytes (sums)." in report
     assert "Did joining help us?" in report and "shared.coef (2,): 1, 1" in report
+
+
+def test_a_report_knows_two_ways_and_one_score(tmp_path):
+    rng, n = np.random.default_rng(2), 40
+    each = rng.normal(size=(2, n)) + np.array([[0.0], [3.0]])
+    folder = tmp_path / f"r{SCORES}"
+    folder.mkdir()
+    own = {
+        "own.totals": each.sum(axis=1)[None, None],
+        "own.products": (each @ each.T)[None, None],
+        "own.rows": np.array([float(n)]),
+    }
+    save_arrays(folder / MODEL_FILE, own)
+    told = "\n".join(joining_in_words("r", "fedgrem", tmp_path))
+    means = each.mean(axis=1)
+    assert "It helped us: 40 rows" in told
+    assert f"alone {means[0]:.4g}, joining {means[1]:.4g};" in told
+    assert "one model" not in told and "squared error" not in told
 
 
 @pytest.mark.parametrize("model", [MixedModel(), FMLR(2, random_state=0)])

@@ -156,6 +156,25 @@ class FgprResult(Result):
             jitter=memories["jitter"],
         )
 
+    def seen_by(self, k: int) -> Self:
+        """The priors, the common curve and the k-th site's own row; nothing of the search."""
+        own = ("site_loglik", "site_own", "site_rows", "common_heard")
+        rows = {name: self[name][k : k + 1] for name in own if name in self}
+        searched = {n: self[n][:0] for n in ("history_theta", "history_value", "curve")}
+        use = None if self.site_common is None else self.site_common[[k, -1]]
+        return replace(
+            self,
+            **rows,
+            **searched,
+            loglik=self.site_loglik[k],
+            site_common=use,
+            left_out=None,
+            common_bound=None,
+            common_missed=None,
+            common_tried=None,
+            theta_errors=None,
+        )
+
     def shared_by(self, n_clients: int) -> Self:
         """The fit of one client that held everybody's rows; no site's own likelihood is known."""
         nobody = np.full(n_clients, np.nan)

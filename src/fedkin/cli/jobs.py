@@ -13,6 +13,7 @@ BENEFIT_FILE, CHECKS_FILE = "benefit.txt", "checks.txt"
 WAYS_FILE = "ways.txt"
 # What the question whether joining helps has sites send, beside the fit.
 BENEFIT_FIELDS = ("sums by fold", "scores of left-out rows")
+REFIT_FIELDS = ("what the method sends, without each fold", "scores of left-out rows")
 NOT_KNOWN = "Whether joining helps the sites is not known"
 
 
@@ -91,18 +92,24 @@ def _way_that_fits(job: Any, engine: Any, run: str, place: Path) -> Any:
 
 def did_joining_help(job: Any, engine: Any, run: str) -> str:
     """What left-out rows say of every site; or why nobody knows, which does not stop the fit."""
-    from fedkin.engines.nvflare import SitesNotReady, Unfinished
     from fedkin.engines.site_report import SCORES, SUMS
     from fedkin.inference import benefit
-    from fedkin.protocol import QuorumLost
 
     if job.weights is not None:
         return f"{NOT_KNOWN}: left-out rows are scored without weights.\n"
-    asked = NamedRuns(engine, run + SUMS, run + SCORES)
+    names = (run + SCORES,) if _refits(job) else (run + SUMS, run + SCORES)
+    asked = NamedRuns(engine, *names)
     try:
         return str(benefit(_estimator(job, asked)).summary()) + "\n"
-    except (QuorumLost, SitesNotReady, Unfinished, ValueError) as error:
+    except (RuntimeError, ValueError) as error:
         return f"{NOT_KNOWN}: {error}\n"
+
+
+def _refits(job: Any) -> bool:
+    """Whether the question goes through the method's fits once more, without each fold."""
+    from fedkin.estimators.left_out import SERVED
+
+    return job.method in SERVED
 
 
 def _answered(place: Path) -> bool:
@@ -153,7 +160,7 @@ def _keep(model: Any, job: Any, place: Path) -> None:
         "left_out": {site: str(fault) for site, fault in model._run.left_out.items()},
         "fields": [
             *sorted(model.traffic_.bytes_up_by_field),
-            *(BENEFIT_FIELDS if job.benefit else ()),
+            *((REFIT_FIELDS if _refits(job) else BENEFIT_FIELDS) if job.benefit else ()),
         ],
     }
     write_bytes(place / "took_part.json", json.dumps(took_part, indent=1).encode())

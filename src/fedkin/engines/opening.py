@@ -88,7 +88,8 @@ def _open(
     given = (name, facts["data"], target, job["features"], schema, units, job.get("weights"))
     clients = site_data(*given)
     least, policy = int(facts.get("least_rows", 0)), policy_of(facts)
-    _allow(policy, algorithm.name, submitter, job["run"], state)
+    for method in (algorithm.name, *algorithm.made_of(settings)):
+        _allow(policy, method, submitter, job["run"], state)
     run, seed = job["run"], job["seed"]
     return SiteHalf(algorithm, settings, clients, seed, run, state, least, policy=policy)
 

@@ -13,14 +13,18 @@ from fedkin.privacy.ledger import Ledger
 from fedkin.protocol import Reason
 
 MODEL_FILE, REPORT_FILE = "model.npz", "report.txt"
-# A run that asks whether joining helps goes by two runs before it, with these ends to their names.
+# A run that asks whether joining helps goes by runs before it, with these ends to their names: sums
+# and scores, or, where fits are gone through without each fold (LEFT_OUT), scores alone.
+LEFT_OUT = "left_out"
 SUMS, SCORES = ".held-out-sums", ".held-out-scores"
 # The same of a run that asks which way of sharing fits.
 WAYS_SUMS, WAYS_SCORES = ".ways-sums", ".ways-scores"
 # So do the checks of the table, and their words have a file beside the model.
 CHECKS_RUN, CHECKS_FILE = ".checks", "checks.txt"
-# Methods that can be fitted from sums of products by fold.
-BY_SUMS = ("mixed_model", "fmlr")
+# Methods that can be fitted from sums of products by fold, and those fitted without each fold.
+BY_SUMS = ("mixed_model", "fmlr", "odcl")
+BY_FITS = ("fgpr", "fedgrem", "fedem", "fedgmm", "tgmm")
+WAYS = ("alone", "joining", "one model for all")
 # Numbers of an array that a report shows.
 SHOWN_NUMBERS = 8
 # Of a normal law, for intervals of 95 %.
@@ -64,16 +68,16 @@ def _array_in_words(name: str, array: Array) -> str:
 
 def joining_in_words(run: str, method: str, state: Path) -> list[str]:
     """What left-out rows of this site say, or why they say nothing."""
-    if method == HELD_OUT.name:
+    if method in (HELD_OUT.name, LEFT_OUT):
         return ["  This run is part of that question."]
     found = _own_scores(state / (run + SCORES) / MODEL_FILE)
     if found is not None:
         return _scores_in_words(*found)
-    if method in BY_SUMS:
+    if method in (*BY_SUMS, *BY_FITS):
         why = "was not asked, or our part was withheld: the job needs benefit = true, our policy"
-        why += f" {HELD_OUT.name}, and every fold enough rows"
+        why += f" {HELD_OUT.name if method in BY_SUMS else LEFT_OUT}, and every fold enough rows"
     else:
-        why = f"cannot be asked of real sites for {method}: it needs sums of products by fold"
+        why = f"cannot be asked of real sites for {method}"
     return [f"  Not known: it {why}. Compare with a model of our own rows."]
 
 
@@ -88,24 +92,26 @@ def _own_scores(path: Path) -> tuple[Floats, Floats, Floats] | None:
 
 
 def _scores_in_words(totals: Floats, products: Floats, rows: Floats) -> list[str]:
-    """Scores of the three ways, and the gain of joining over staying alone with its interval.
+    """Scores of the ways, and the gain of joining over staying alone with its interval.
 
     Training sets of folds overlap: the variance of the mean is widened (Nadeau, Bengio 2003).
     """
     n, folds = rows.sum(), int((rows > 0).sum())
-    (log, squared), moments = totals.sum(axis=0), products.sum(axis=0)[0]
-    alone, joining, one = log / n
-    gain = joining - alone
+    by_score, moments = totals.sum(axis=0) / n, products.sum(axis=0)[0]
+    log = by_score[0]
+    gain = log[1] - log[0]
     spread = (moments[1, 1] - 2.0 * moments[0, 1] + moments[0, 0]) / n - gain**2
     half = QUANTILE * np.sqrt(max(spread, 0.0) / n * (1.0 + folds / max(folds - 1.0, 1.0)))
     low, high = gain - half, gain + half
     verdict = "It helped us" if low > 0 else "It hurt us" if high < 0 else "Our rows cannot tell"
-    errors = np.sqrt(-squared / n)
-    return [
+    lines = [
         f"  {verdict}: {int(n)} rows of ours were left out in turn and predicted without them.",
-        f"  log density a row: alone {alone:.4g}, joining {joining:.4g}, "
-        f"one model for all {one:.4g};",
+        f"  log density a row: {_by_way(log)};",
         f"  joining gains {gain:.3g} ({low:.3g} to {high:.3g}, about 95 %).",
-        f"  root mean squared error: alone {errors[0]:.4g}, joining {errors[1]:.4g}, "
-        f"one model for all {errors[2]:.4g}.",
     ]
+    errors = [np.sqrt(-squared) for squared in by_score[1:]]
+    return lines + [f"  root mean squared error: {_by_way(each)}." for each in errors]
+
+
+def _by_way(values: Floats) -> str:
+    return ", ".join(f"{way} {value:.4g}" for way, value in zip(WAYS, values))

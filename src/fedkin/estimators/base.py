@@ -559,6 +559,15 @@ class FederatedEstimator(BaseEstimator, ABC):
 
         return ways(self)
 
+    def _scores_at_sites(self, folds: int, seed: int) -> Any:
+        """Scores of left-out rows at the sites that the engine reaches (`HeldOut`)."""
+        from fedkin.estimators.left_out import is_served, scores_left_out
+        from fedkin.inference.at_sites import scores_at_sites
+
+        if is_served(self):
+            return scores_left_out(self, folds, seed)
+        return scores_at_sites(self, self._ways()["joining"], folds, seed)
+
     def _row_scores(self, model: Any, test: Federation, train: Federation) -> Any:
         """Scores of left-out rows by a fitted way."""
         from fedkin.estimators.ways import row_scores

@@ -75,7 +75,12 @@ def _plain_classes(estimator: Any) -> tuple[Any, Any]:
 def _mixtures(estimator: Any) -> tuple[Any, Any]:
     from fedkin.estimators.mixture_rivals import LocalEM, PooledEM
 
-    return _with_common(LocalEM, estimator), _with_common(PooledEM, estimator)
+    pair = _with_common(LocalEM, estimator), _with_common(PooledEM, estimator)
+    if getattr(estimator, "covariance_type", None) == "full":
+        # Of few rows nobody alone has a covariance for every group: variances, as in `candidates`.
+        for way in pair:
+            way.set_params(covariance_type="diag")
+    return pair
 
 
 def _curves(estimator: Any) -> tuple[Any, Any]:

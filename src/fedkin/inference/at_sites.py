@@ -91,7 +91,7 @@ def scores_of_ways(engine: Any, ways: Mapping[str, Any], known: FoldSums) -> Hel
         pooled=np.stack([whole - known.sums[:, k].sum(axis=0) for k in range(n_folds)]),
     )
     found = engine.run(HELD_OUT, asked, None, known.seed).result
-    return _summed(found, (ALONE, *ways, ONE), known)
+    return summed(found, (ALONE, *ways, ONE), known.names, known.sizes)
 
 
 def sums_at_sites(estimator: Any) -> tuple[tuple[str, ...], Floats]:
@@ -167,17 +167,23 @@ def _read_off(model: Any, site: str, d: int) -> tuple[Floats, Floats]:
     return np.append(mean[1 : d + 1] - mean[0], mean[0]), form
 
 
-def _summed(found: HeldOutResult, ways: tuple[str, ...], known: FoldSums) -> HeldOut:
+def summed(
+    found: HeldOutResult,
+    ways: tuple[str, ...],
+    names: tuple[str, ...],
+    sizes: Floats,
+    metrics_told: tuple[str, ...] = ("log", "rmse"),
+) -> HeldOut:
     """Sums over folds as one repetition."""
     assert found.totals is not None and found.products is not None and found.rows is not None
-    sizes, rows = known.sizes, found.rows
+    rows = found.rows
     trained = (rows * (sizes[:, None] - rows)).sum(axis=1) / np.maximum(rows.sum(axis=1), 1.0)
     metrics = {}
-    for s, name in enumerate(("log", "rmse")):
+    for s, name in enumerate(metrics_told):
         totals = found.totals[:, :, s].sum(axis=1).T[:, None]
         products = found.products[:, :, s].sum(axis=1).transpose(1, 2, 0)[:, :, None]
         metrics[name] = Scores(totals, products)
-    return HeldOut(ways, known.names, sizes, rows.sum(axis=1)[None], trained[None], metrics)
+    return HeldOut(ways, names, sizes, rows.sum(axis=1)[None], trained[None], metrics)
 
 
 def by_sums(estimator: Any) -> Any:
@@ -196,7 +202,8 @@ def by_sums(estimator: Any) -> Any:
     if not (sums and normal and squared and spread):
         raise ValueError(
             "at real sites benefit works from sums of products by fold: it needs MixedModel, FMLR "
-            "or ODCL with a normal target, and sites that send such sums"
+            "or ODCL with a normal target, and sites that send such sums; or from fits without "
+            "each fold: FGPR, FedGrEM, FedEM, FedGMM or TGMM"
         )
     if not estimator.fit_intercept:
         raise ValueError("at real sites benefit needs fit_intercept=True")

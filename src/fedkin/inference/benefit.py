@@ -11,7 +11,6 @@ import numpy as np
 
 from fedkin.arrays import Array, Floats
 from fedkin.federation import Federation
-from fedkin.inference.at_sites import scores_at_sites
 from fedkin.inference.gains import Gains, gains
 from fedkin.inference.held_out import RMSE, HeldOut, rows_left_out, sites_left_out
 from fedkin.names import listed
@@ -248,8 +247,10 @@ def benefit(
     estimator : estimator
         The way of joining, fitted or not; it is not changed.
     X, y, groups : rows, target and site of each row, or a Federation
-        None asks the sites that the estimator's engine reaches: sums of products by fold, then
-        scores of left-out rows, are all that leaves them (MixedModel, FMLR, ODCL).
+        None asks the sites that the estimator's engine reaches, and sums of scores of left-out
+        rows leave them; before that sums of products by fold (MixedModel, FMLR, ODCL), or what the
+        method sends, once for every fold (FGPR, FedGrEM, FedEM, FedGMM, TGMM: one model for all is
+        not compared).
         Where rows themselves are modelled, y are classes that fits do not see, to count errors by.
     metric : {"log", "rmse", "error"} or None
         None is the log score; see `Benefit.by` for the others.
@@ -272,21 +273,32 @@ def benefit(
     """
     numbers = (folds,) if isinstance(folds, int) else tuple(folds)
     _check(numbers, level, margin)
-    ways, left = estimator._ways(), None
     if X is None and getattr(estimator, "engine", None) is not None:
         # Sites hold their rows: one repetition, with the fewest folds, and no site left out.
-        held = scores_at_sites(estimator, ways[JOINING], min(numbers), random_state)
-        return judged(Benefit(type(estimator).__name__, metric or "log", 0, 0, level, held), margin)
+        held = estimator._scores_at_sites(min(numbers), random_state)
+        return _judged(estimator, metric, level, margin, held)
+    ways, left = estimator._ways(), None
     federation = _federation(estimator, X, y, groups)
     held = rows_left_out(estimator, ways, federation, numbers, random_state)
     if new_sites and federation.n_clients > 1:
         both = {name: ways[name] for name in (JOINING, ONE)}
         left = sites_left_out(estimator, both, federation, SITE_FOLDS, random_state)
+    return _judged(estimator, metric, level, margin, held, left)
+
+
+def _judged(
+    estimator: Any,
+    metric: str | None,
+    level: float,
+    margin: float | None,
+    held: HeldOut,
+    new_sites: HeldOut | None = None,
+) -> Benefit:
     metric = "log" if metric is None else metric
     if metric not in held.metrics:
         raise ValueError(f"metric must be one of {listed(sorted(held.metrics))}, not {metric!r}")
     name = type(estimator).__name__
-    return judged(Benefit(name, metric, 0.0, 0.0, level, held, left), margin)
+    return judged(Benefit(name, metric, 0.0, 0.0, level, held, new_sites), margin)
 
 
 def of_ways(held: HeldOut, way: str, metric: str = "log", level: float = 0.95) -> Benefit | None:

@@ -16,6 +16,7 @@ from fedkin.protocol.algorithm import Algorithm, Answer, Program, Step
 from fedkin.protocol.gate import Fault, Reason, bind, inspect
 from fedkin.protocol.last_replies import LastReplies
 from fedkin.protocol.messages import (
+    CUT,
     DEFAULT_BOUND,
     LARGEST_MESSAGE,
     Ask,
@@ -34,6 +35,7 @@ from fedkin.protocol.messages import (
 from fedkin.protocol.runs import Refusal, Result, Run, Traffic
 
 __all__ = [
+    "CUT",
     "DEFAULT_BOUND",
     "LARGEST_MESSAGE",
     "Algorithm",

@@ -84,6 +84,10 @@ def _nothing(clients: Federation, settings: Any) -> Any:
     return None
 
 
+def _of_nothing_else(settings: Any) -> tuple[str, ...]:
+    return ()
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """An algorithm, written once for every engine."""
@@ -94,6 +98,9 @@ class Algorithm:
     settings: type[Settings] = NoSettings
     result: type[Result] = Result
     prepare: Callable[[Federation, Any], Any] = _nothing
+    made_of: Callable[[Any], tuple[str, ...]] = _of_nothing_else
+    """Other methods that a run with such settings goes through; a site's policy is about them, too.
+    """
 
     def step(self, name: str) -> Step:
         """The client step of that name."""
@@ -134,6 +141,8 @@ class Algorithm:
             raise ProtocolError(f"the function of step {ask.step!r} must return (reply, memory)")
         who = np.arange(len(clients)) if who is None else who
         faults: Faults = {}
-        clean = cleaned(schema, (who, arrays), dims, faults, clients.sizes, least_rows)
-        behind = arrays.behind if isinstance(arrays, TracedReply) else None
+        behind, rows = None, clients.sizes
+        if isinstance(arrays, TracedReply):
+            behind, rows = arrays.behind, rows if arrays.fewest is None else arrays.fewest
+        clean = cleaned(schema, (who, arrays), dims, faults, rows, least_rows)
         return Answer(who, arrays, new, clean, faults, behind)

@@ -25,6 +25,10 @@ Behind = Callable[[], Mapping[str, Floats]]
 
 N are the rows of all clients that were asked; further axes are the first ones of the field.
 """
+CUT = "__cut__"
+"""Stands beside the fields in what a `Behind` tells, where a reply is about all parts of a cut but
+one: the parts (N, F) into which the rows are cut. Replies without each of the parts give what each
+of them holds, so that every part has to obey a site's rules by itself."""
 
 DEFAULT_BOUND = 1e100
 # No message is larger, in bytes: what says that it is, is not read.
@@ -101,11 +105,13 @@ class TracedReply(dict[str, Array]):
     """A reply whose function knows how much every row counts in its entries.
 
     Sums over parts of the rows (folds, groups) are about those rows, and are judged by them.
+    `fewest` (clients,) says how many rows the smallest part has, where a schema's `least_rows` is
+    about parts; None: it is about all rows of a client.
     """
 
-    def __init__(self, arrays: Arrays, behind: Behind) -> None:
+    def __init__(self, arrays: Arrays, behind: Behind, fewest: Indices | None = None) -> None:
         super().__init__(arrays)
-        self.behind = behind
+        self.behind, self.fewest = behind, fewest
 
 
 @dataclass(frozen=True)

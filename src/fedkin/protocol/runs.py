@@ -45,6 +45,10 @@ class Result(Mapping[str, Array]):
         own = {name: np.asarray(self[name][k]) for name in self.for_one if name in self}
         return shared | {f"own.{name}": array for name, array in own.items()}
 
+    def seen_by(self, k: int) -> Self:
+        """The result as the k-th site may have it to predict with: of no other site anything."""
+        raise NotImplementedError(f"{type(self).__name__} has no part for a site to predict with")
+
     def __post_init__(self) -> None:
         for one in fields(self):
             value = getattr(self, one.name)

@@ -62,8 +62,14 @@ class LocalEmSettings(MixtureSettings):
 class LocalEmResult(MixtureResult):
     """The fits of sites that fitted alone."""
 
+    by_round = ("history_loglik",)
+
     loglik: Array
     history_loglik: Floats
+
+    def seen_by(self, k: int) -> Self:
+        """The k-th site's own part alone: nothing is shared."""
+        return replace(super().seen_by(k), loglik=self.site_loglik[k])
 
     def with_memories(self, memories: Memory, settings: Any) -> Self:
         """With components and their centres, which are medians over the aligned sites."""

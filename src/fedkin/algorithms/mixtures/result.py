@@ -67,6 +67,15 @@ class MixtureResult(Result):
 
     for_all: ClassVar[tuple[str, ...]] = ("centers", "covariance", "noise")
     for_one: ClassVar[tuple[str, ...]] = ("components", "weights", "scale", "site_rows")
+    by_site: ClassVar[tuple[str, ...]] = (
+        *("site_loglik", "site_rows", "outlier_score", "ambiguous", "halvings"),
+        *("components", "weights", "scale"),
+    )
+    """Arrays with the sites as first axis, as the server has them."""
+    by_round: ClassVar[tuple[str, ...]] = ()
+    """What was noted in every round."""
+    unneeded: ClassVar[tuple[str, ...]] = ()
+    """What no prediction needs."""
 
     site_loglik: Floats
     site_rows: Floats
@@ -87,6 +96,13 @@ class MixtureResult(Result):
         for name, value in NOTHING_ODD.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, np.full(len(self.site_rows), value))
+
+    def seen_by(self, k: int) -> Self:
+        """What is shared, and the k-th site's own rows."""
+        seen: dict[str, Any] = dict.fromkeys(self.unneeded)
+        seen |= {name: self[name][k : k + 1] for name in self.by_site if name in self}
+        seen |= {name: self[name][:0] for name in self.by_round}
+        return replace(self, **seen)
 
     @property
     def heard(self) -> Bools:
@@ -195,6 +211,12 @@ class JoinedResult(MixtureResult):
     `component_covariance` (m, R, p, p).
     """
 
+    by_round = ("history_change",)
+    unneeded = (
+        *("center_errors", "center_degrees", "center_by_sites"),
+        *("component_errors", "component_degrees", "component_covariance"),
+    )
+
     history_change: Floats
     center_errors: Floats | None = None
     center_degrees: Floats | None = None
@@ -273,6 +295,7 @@ class FedGremResult(JoinedResult):
 
     for_all = (*JoinedResult.for_all, "covariances")
     for_one = (*JoinedResult.for_one, "predictive", "freedom")
+    by_site = (*JoinedResult.by_site, "counts", "predictive", "freedom", "lacking")
 
     covariances: Floats | None = None
     between: Floats | None = None

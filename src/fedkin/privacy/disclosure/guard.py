@@ -15,11 +15,12 @@ import numpy as np
 from fedkin.arrays import Array, Arrays, Floats
 from fedkin.durable import write_bytes
 from fedkin.federation import Federation
+from fedkin.models.folds import rows_where
 from fedkin.privacy.disclosure.history import Released
 from fedkin.privacy.disclosure.look import Look, Table, examine_all
 from fedkin.privacy.disclosure.parts import Parts
 from fedkin.privacy.disclosure.rules import DEFAULT_RULES, DisclosureRules, judge
-from fedkin.protocol import Fault, Field, Reason, Schema
+from fedkin.protocol import CUT, Fault, Field, Reason, Schema
 
 logger = logging.getLogger("fedkin.site")
 
@@ -63,6 +64,7 @@ class Guard:
     ) -> None:
         self.rules, self.clients, self.released = rules, clients, released
         self._kept = False
+        self._cut_kept = False
         self._told: set[Fault] = set()
         self._count_file = None if folder is None else folder / "questions.json"
         self._asked = self._kept_questions()
@@ -124,30 +126,38 @@ class Guard:
         the rules that all rows do. `sent` are the arrays that came with the question.
         """
         fault = self.reply(schema, arrays)
-        if fault is None and behind:
+        if fault is not None or not behind:
+            return arrays, fault
+        cut = behind.get(CUT)
+        if cut is not None:
+            fault = self._judged(schema, arrays, np.ones(len(cut)), cut) or self._cut_differs(cut)
+        if fault is None:
             arrays, fault = self._parts(schema, arrays, behind, sent or {})
-            compared = cuts and self.rules.differencing and self.released is not None
-            if fault is None and compared:
-                fault = self._another_cut(behind)
+        compared = cuts and self.rules.differencing and self.released is not None
+        if fault is None and compared:
+            fault = self._another_cut(next(iter(behind.values())) if cut is None else cut)
         return arrays, fault
 
     def _parts(
         self, schema: Schema, arrays: Arrays, behind: Mapping[str, Floats], sent: Arrays
     ) -> tuple[Arrays, Fault | None]:
-        """Every entry judged by the rows behind it; those with too few are empty, if they can."""
-        kept = dict(arrays)
+        """Every entry judged by the rows behind it; those with too few are empty, if they can.
+
+        Where rows are cut, what an entry has of every part is judged besides.
+        """
+        kept, cut = dict(arrays), behind.get(CUT)
         alike: dict[int, list[str]] = {}
         for name in [name for name in schema if name in behind]:
             alike.setdefault(id(behind[name]), []).append(name)
         for names in alike.values():
             weights, fields = behind[names[0]], {name: schema[name] for name in names}
             if weights.ndim == 1:
-                fault = self._judged(fields, kept, weights)
+                fault = self._judged(fields, kept, weights, cut)
                 if fault is not None:
                     return arrays, fault
                 continue
             for lead in np.ndindex(weights.shape[1:-1]):
-                bad, fault = self._few(fields, kept, weights, lead)
+                bad, fault = self._few(fields, kept, weights, lead, cut)
                 optional = all(field.empty is not None for field in fields.values())
                 if fault is not None and not optional:
                     return arrays, fault
@@ -166,16 +176,28 @@ class Guard:
             self._parts_left.write()
         return kept, None
 
-    def _judged(self, fields: Schema, entries: Arrays, rows: Floats) -> Fault | None:
-        """The rule that withholds entries in which rows count so much; none if no row does."""
-        look = self._table.look(rows)
-        fault = judge(self.rules, look, fields, entries) if look.n_rows else None
-        if fault is not None:
-            self._tell(fault, look)
-        return fault
+    def _judged(
+        self, fields: Schema, entries: Arrays, rows: Floats, cut: Floats | None = None
+    ) -> Fault | None:
+        """The rule that withholds entries in which rows count so much; none if no row does.
+
+        With a cut (N, F), also by what of these rows is in each of its parts.
+        """
+        for weights in [rows] if cut is None else [rows, *(rows * part for part in cut.T)]:
+            look = self._table.look(weights)
+            fault = judge(self.rules, look, fields, entries) if look.n_rows else None
+            if fault is not None:
+                self._tell(fault, look)
+                return fault
+        return None
 
     def _few(
-        self, fields: Schema, arrays: Arrays, weights: Floats, lead: tuple[int, ...]
+        self,
+        fields: Schema,
+        arrays: Arrays,
+        weights: Floats,
+        lead: tuple[int, ...],
+        cut: Floats | None,
     ) -> tuple[list[int], Fault | None]:
         """Parts that must not leave, and why.
 
@@ -185,21 +207,38 @@ class Guard:
         place: Any = (slice(None), *lead)
         own = weights[place]
         entries = {name: arrays[name][place][:, 0] for name in fields}
-        faults = {r: self._judged(fields, entries, own[:, r]) for r in range(own.shape[1])}
+        faults = {r: self._judged(fields, entries, own[:, r], cut) for r in range(own.shape[1])}
         bad = {r for r, fault in faults.items() if fault is not None}
         if not bad:
             return [], None
         reason = faults[min(bad)]
         for r in np.argsort(own.sum(axis=0)):
-            if self._judged(fields, entries, own[:, sorted(bad)].sum(axis=1)) is None:
+            if self._judged(fields, entries, own[:, sorted(bad)].sum(axis=1), cut) is None:
                 break
             bad.add(int(r))
         return sorted(bad), reason
 
-    def _another_cut(self, behind: Mapping[str, Floats]) -> Fault | None:
+    def _cut_differs(self, cut: Floats) -> Fault | None:
+        """A fault if the rows without a part are too near to those of an earlier run.
+
+        The tables of one cut differ from each other by its parts, which are judged as they are.
+        """
+        if self.released is None or not self.rules.differencing or self._cut_kept:
+            return None
+        tables = [rows_where(self.clients, part == 0) for part in cut.T]
+        nearest = self.released.closest_of(tables, besides=self.clients)
+        if nearest < self.rules.nfilter_subset:
+            fault = Fault(Reason.DIFFERENCE)
+            self._tell(fault, self.look)
+            return fault
+        for table in tables:
+            self.released.keep(table)
+        self._cut_kept = True
+        return None
+
+    def _another_cut(self, parts: Floats) -> Fault | None:
         """A fault if the rows have left cut into other parts; what fields are asked is no part."""
         assert self.released is not None
-        parts = next(iter(behind.values()))
         if self.released.another_cut(self.clients, parts):
             fault = Fault(Reason.CUT)
             self._tell(fault, self.look)

@@ -8,6 +8,7 @@ site's salt.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -42,12 +43,25 @@ class Released:
         weights: it tells nothing that has not left already. The same rows with other weights, or
         with weights and without, differ by no row and by as little as the weight of one: 0.
         """
-        own, others = self._with_weights(clients), self._others()
+        return self._closest(self._with_weights(clients), self._others())
+
+    def closest_of(self, tables: Sequence[Federation], besides: Federation) -> int:
+        """The fewest rows by which one of several tables differs from one of an earlier run.
+
+        They are cut from one table (`besides`): neither that nor each other are they compared with.
+        """
+        made = [self._with_weights(table) for table in tables]
+        own = {self._name(table) for table in (self._with_weights(besides), *made)}
+        others = self._others(own)
+        return min((self._closest(table, others) for table in made), default=len(besides.X))
+
+    def _closest(self, own: dict[str, Indices], others: Sequence[dict[str, Indices]]) -> int:
+        n_rows = max(len(values) for values in own.values())
         found = [differing_rows(_rows(own), _rows(other)) for other in others]
         same = [other for other, rows in zip(others, found) if rows == 0]
         if any(np.array_equal(_weights(own), _weights(other)) for other in same):
-            return len(clients.X)
-        return min(found, default=len(clients.X))
+            return n_rows
+        return min(found, default=n_rows)
 
     def keep(self, clients: Federation) -> None:
         """A reply about these rows leaves."""
@@ -76,9 +90,12 @@ class Released:
             seen.update(name.encode() + own[name].tobytes())
         return seen.hexdigest()[:32]
 
-    def _others(self) -> list[dict[str, Indices]]:
+    def _others(self, but: Collection[str] = ()) -> list[dict[str, Indices]]:
+        """Tables of earlier runs, without those of some names."""
         found = []
         for path in sorted(self.folder.glob("*.npz")):
+            if path.stem in but:
+                continue
             try:
                 found.append(load_arrays(path, seal=True))
             except DAMAGE as error:
