@@ -918,6 +918,13 @@ MUTANTS = (
         ("tests/deployment/test_rows_behind.py::test_rows_that_hardly_count_hide_nobody",),
     ),
     Mutant(
+        "parts that differ by a few rows are looked for too near",
+        "privacy/disclosure/parts.py",
+        "near = left.within((self.least + 1.0) * most**2, rows)",
+        "near = left.within(most**2, rows)",
+        ("tests/deployment/test_parts.py::test_the_quick_search_is_the_plain_one",),
+    ),
+    Mutant(
         "folds of a cut are not judged by themselves",
         "privacy/disclosure/guard.py",
         "fault = self._judged(schema, arrays, np.ones(len(cut)), cut) or self._cut_differs(cut)",

@@ -19,8 +19,8 @@ themselves; that is why this file is in their room.
 
 Replies without each of the folds give what each of the folds holds: every fold of a site has to
 obey its rules as if it were all there is, of groups inside the site, too (`protocol.CUT`). A site
-lets its rows out cut in one way only, and steps that a policy must trust are to be trusted here by
-their name here (`left_out.fgpr.slopes`).
+lets its rows out cut in one way only, and steps that a policy must trust are to be trusted by their
+name here (`left_out.fgpr.slopes`).
 """
 
 from __future__ import annotations
@@ -280,7 +280,7 @@ def scores(clients, cache, settings, common, personal, memory, keys):
             # Who was not heard at the end of a fit has nothing to predict with.
             if not all(np.isfinite(one["site_loglik"]).all() for one in told):
                 continue
-            site, kept = (_as_seen(rows.take([i]), n_scores) for rows in (test, train))
+            site, kept = (_as_seen(part.take([i]), n_scores) for part in (test, train))
             memories = [_of_client(_recalled(memory, way, k), i) for way in range(n_ways)]
             each = _scores_of_rows(cache.plan, told, memories, site, kept)
             rows[i, k] = len(site.X)

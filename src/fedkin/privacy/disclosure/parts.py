@@ -13,13 +13,56 @@ from pathlib import Path
 
 import numpy as np
 
-from fedkin.arrays import Array, Floats
+from fedkin.arrays import Array, Floats, Indices
 from fedkin.durable import DAMAGE, load_arrays, private_folder, sealed, write_bytes
 from fedkin.privacy.disclosure.look import effective_rows
 
 # Most weights of rows that are kept of one field; the oldest parts are forgotten beyond.
 MOST_KEPT = 2**22
 _ROWS, _VALUES = ".rows", ".values"
+# Share of squared lengths that products lose at most in rounding.
+ROUNDING = 1e-9
+
+
+class Series:
+    """Parts of one field in the order in which they left: weights of rows (K, N), and values."""
+
+    def __init__(self, n_rows: int) -> None:
+        self._room, self._lengths = np.empty((1, n_rows)), np.empty(1)
+        self.values: list[Array] = []
+        self.largest = 0.0
+        """No row has counted more in any part."""
+
+    @property
+    def rows(self) -> Floats:
+        """How much every row counted in every part."""
+        return self._room[: len(self.values)]
+
+    def append(self, rows: Floats, value: Array) -> None:
+        """One more part."""
+        k = len(self.values)
+        if k == len(self._room):
+            self._room = np.concatenate([self._room, np.empty_like(self._room)])
+            self._lengths = np.concatenate([self._lengths, np.empty_like(self._lengths)])
+        self._room[k], self._lengths[k] = rows, rows @ rows
+        self.values.append(value)
+        self.largest = max(self.largest, float(rows.max(initial=0.0)))
+
+    def forget_all_but(self, most: int) -> None:
+        """The oldest parts go."""
+        k = len(self.values)
+        if k > most:
+            self._room, self._lengths = self._room[k - most : k], self._lengths[k - most : k]
+            self.values = self.values[k - most :]
+
+    def within(self, square: float, rows: Floats) -> Indices:
+        """Parts whose weights are no further from these than so, squared; some more by rounding."""
+        k = len(self.values)
+        lengths = self._lengths[:k] + rows @ rows
+        found: Indices = np.flatnonzero(
+            lengths - 2.0 * (self.rows @ rows) <= square + ROUNDING * lengths
+        )
+        return found
 
 
 class Parts:
@@ -27,7 +70,7 @@ class Parts:
 
     def __init__(self, folder: Path | None, least: int) -> None:
         self.folder, self.least = folder, least
-        self._left: dict[str, list[tuple[Floats, Array]]] = {}
+        self._left: dict[str, Series] = {}
         self._new: dict[str, list[tuple[Floats, Array]]] = {}
         self._files = sorted(folder.glob("*.npz")) if folder is not None else []
         for path in self._files:
@@ -38,20 +81,31 @@ class Parts:
 
         A part that has left just so is asked for once more, and nothing is new in it.
         """
-        left = [(kept, was) for kept, was in self._of(field) if was.shape == value.shape]
-        if not left:
+        left = self._left.get(field)
+        if left is None:
             return None
-        apart = np.abs(np.stack([kept for kept, _ in left]) - rows)
+        # No row's weight differs by more than this, so that sums of differences are at least their
+        # squares over it: a part that is far in squares differs by enough rows.
+        most = max(left.largest, float(rows.max(initial=0.0)))
+        near = left.within((self.least + 1.0) * most**2, rows)
+        near = near[[left.values[k].shape == value.shape for k in near]]
+        if not len(near):
+            return None
+        apart = np.abs(left.rows[near] - rows)
         squares = np.square(apart).sum(axis=1)
         if not squares.all():
             return None
-        near = effective_rows(apart.sum(axis=1), squares) < self.least
-        return left[int(np.argmax(near))][1] if near.any() else None
+        few = effective_rows(apart.sum(axis=1), squares) < self.least
+        return left.values[int(near[np.argmax(few)])] if few.any() else None
 
     def leaves(self, field: str, rows: Floats, value: Array) -> None:
         """Keep a part that leaves; never one that left as another was."""
-        if not any(np.array_equal(rows, kept) for kept, _ in self._of(field)):
-            self._new.setdefault(field, []).append((rows.copy(), np.array(value)))
+        left = self._left.setdefault(field, Series(len(rows)))
+        if any(np.array_equal(rows, left.rows[k]) for k in left.within(0.0, rows)):
+            return
+        rows, value = rows.copy(), np.array(value)
+        left.append(rows, value)
+        self._new.setdefault(field, []).append((rows, value))
 
     def write(self) -> None:
         """What is new goes to the site's disk, before the reply leaves."""
@@ -62,17 +116,8 @@ class Parts:
             write_bytes(path, sealed(_as_arrays(self._new)), sync=False)
             self._files.append(path)
         for field, parts in self._new.items():
-            self._keep(field, parts)
+            self._left[field].forget_all_but(max(1, MOST_KEPT // max(1, len(parts[0][0]))))
         self._new = {}
-
-    def _of(self, field: str) -> list[tuple[Floats, Array]]:
-        return self._left.get(field, []) + self._new.get(field, [])
-
-    def _keep(self, field: str, parts: list[tuple[Floats, Array]]) -> None:
-        own = self._left.setdefault(field, [])
-        own += parts
-        most = max(1, MOST_KEPT // max(1, len(parts[0][0])))
-        del own[:-most]
 
     def _read(self, path: Path) -> None:
         try:
@@ -85,7 +130,10 @@ class Parts:
         for name in arrays:
             if name.endswith(_ROWS):
                 field = name.removesuffix(_ROWS)
-                self._keep(field, list(zip(arrays[name], arrays[field + _VALUES])))
+                left = self._left.setdefault(field, Series(arrays[name].shape[1]))
+                for rows, value in zip(arrays[name], arrays[field + _VALUES]):
+                    left.append(rows, value)
+                left.forget_all_but(max(1, MOST_KEPT // max(1, arrays[name].shape[1])))
 
 
 def _as_arrays(new: Mapping[str, list[tuple[Floats, Array]]]) -> dict[str, Array]:
