@@ -11,6 +11,7 @@ import numpy as np
 
 from fedkin.displays.specs import pictures
 from fedkin.report.answers import answer
+from fedkin.report.benefits import can_be_compared
 from fedkin.report.words import of_card, of_column
 from fedkin.tables import Table, digits_that_tell
 
@@ -218,8 +219,11 @@ def _next(model: Any, record: Mapping[str, Any]) -> list[str]:
         steps.append("Fit again with a larger --max-rounds: the search had not come to its end.")
     if any("have no more rows than there are features" in t for t in record.get("checks", ())):
         steps.append("Leave columns out (--features), or collect rows at the smallest sites.")
-    if not record.get("benefit") and not hasattr(model, "ways_"):
-        steps.append("Ask what joining gives each site: fedkin compare METHOD data.csv.")
+    if not record.get("benefit") and can_be_compared(model):
+        steps.append(
+            "Ask whether sites are better off than alone, in the folder of the run: "
+            f"fedkin compare {type(model).__name__.lower()} --config run.toml."
+        )
     steps.append("Predict new rows: fedkin predict RUN new.csv; rows of a new site: fedkin adapt.")
     steps.append("On real sites the same method runs without data leaving them: see the README.")
     return steps
