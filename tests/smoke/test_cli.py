@@ -64,6 +64,18 @@ def test_the_last_line_names_the_command_that_compares(table, tmp_path):
     assert "fedkin compare odcl --config run.toml" in (out / "report.html").read_text()
 
 
+def test_a_journal_does_not_fill_the_disk(table, tmp_path, monkeypatch):
+    """1,000 sites with a curve in a plane send tens of gigabytes."""
+    words = ("fit", "fedgrem", table, "--client", "clinic", "--drop", "y", "-k", 2)
+    whole = run(*words, "--out", "whole")
+    assert list((tmp_path / "whole" / "journal" / "1").glob("round-000002.*"))
+    monkeypatch.setattr("fedkin.cli.run_folder.MOST_BYTES", 5000)
+    done = run(*words, "--out", "bounded")
+    assert done.exit_code == 0 and done.stdout == whole.stdout.replace("whole", "bounded")
+    assert done.stderr.count("was given up: 12 sites sent") == 1
+    assert not list((tmp_path / "bounded" / "journal" / "1").glob("round-*"))
+
+
 def test_fit_speaks_json(table):
     done = run("fit", "fmlr", table, "--client", "clinic", "-k", 2, "--share", "sums", "--json")
     content = json.loads(done.stdout)
