@@ -205,6 +205,18 @@ def test_a_mean_that_a_few_sites_make_is_told_with_the_median():
     assert "a few sites" not in told_of(np.full(12, 0.001)).sentence
 
 
+def test_a_loss_is_called_a_loss():
+    assert "on average it gains 0.4 in log score (" in told_of(np.full(12, 0.4)).sentence
+    lost = told_of(np.full(12, -0.4)).sentence
+    assert "on average it loses 0.4 in log score against staying alone (a gain from -0.4" in lost
+
+
+def test_errors_of_a_typical_site_are_those_of_the_median_one():
+    held = told_of(np.full(5, 0.4), [0.8, 0.8, 0.8, 0.8, 90.0]).held_out
+    assert held.typical("rmse")[1] == pytest.approx(0.8)
+    assert held.typical("log")[1] == pytest.approx(np.mean(held.means("log")[1]))
+
+
 def test_beside_the_log_score_stands_what_becomes_of_the_error():
     assert "RMSE" not in told_of(np.full(12, 0.4)).sentence
     falls = told_of(np.full(12, 0.4), np.full(12, 0.8))

@@ -214,7 +214,9 @@ def test_many_sites_are_tried_more_coarsely():
 
 def test_the_answer_has_errors_beside_scores_and_says_that_weights_may_differ(fitted):
     told = answer(fitted)
-    assert re.search(r"log score at rows that were left out is -[\d.]+ \(RMSE [\d.]+\)", told)
+    assert re.search(
+        r"log score at rows that were left out is -[\d.]+ \(median RMSE [\d.]+\)", told
+    )
     assert TOGETHER not in told
     other = copy(fitted)
     other.best_way_ = "one model"

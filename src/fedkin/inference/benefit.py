@@ -155,9 +155,13 @@ class Benefit:
         answer = f"Joining ({self.method}) {said} of {m} sites"
         hurt = [name for name, word in zip(self.sites, verdicts) if word == HURTS]
         named = f" ({listed(hurt)} {'are' if len(hurt) > 1 else 'is'} hurt)" if hurt else ""
+        ends = f"{read_out(found.mean_low)} to {read_out(found.mean_high)}"
         mean = (
-            f"on average it gains {read_out(found.mean)} in {WORDS[self.metric]} "
-            f"({read_out(found.mean_low)} to {read_out(found.mean_high)}) over staying alone"
+            f"on average it gains {read_out(found.mean)} in {WORDS[self.metric]} ({ends}) over "
+            "staying alone"
+            if not found.mean < 0
+            else f"on average it loses {read_out(-found.mean)} in {WORDS[self.metric]} against "
+            f"staying alone (a gain from {ends})"
         )
         said = [f"{answer}{named}; {mean}{self._typical_in_words()}.", self._error_in_words()]
         return " ".join([*filter(None, said), self._margin_in_words()])

@@ -48,18 +48,18 @@ TOGETHER = (
 
 def _left_out_errors(model: Any) -> dict[str, str]:
     """Errors of the ways at rows left out, in brackets, where a number or classes are predicted."""
-    names = {"rmse": "RMSE", "error": "error"}
+    names = {"rmse": "median RMSE", "error": "error"}
     found = next((metric for metric in names if metric in model.held_out_.metrics), None)
     if found is None:
         return {}
-    means = np.nanmean(model.held_out_.means(found), axis=1)
-    return {way: f" ({names[found]} {read_out(mean)})" for way, mean in zip(model.ways_, means)}
+    errors = zip(model.ways_, model.held_out_.typical(found))
+    return {way: f" ({names[found]} {read_out(error)})" for way, error in errors}
 
 
 def _best_way(model: Any) -> list[str]:
     """Which way of sharing has the largest weight, how well it foretells, and what it found."""
     ways, best, m = list(model.ways_), model.best_way_, len(model.client_names_)
-    scores = dict(zip(ways, np.nanmean(model.held_out_.means("log"), axis=1)))
+    scores = dict(zip(ways, model.held_out_.typical("log")))
     what = f" ({WAYS[best]})" if best in WAYS else ""
     won = int((model.site_weights_.argmax(axis=1) == ways.index(best)).sum())
     share = f"{100 * model.weights_[ways.index(best)]:.0f} %"
