@@ -174,7 +174,9 @@ def test_tiny_empty_and_constant_are_warnings():
 def test_columns_that_tell_sites_apart_are_not_to_be_dropped():
     clients = {f"site-{k}": [[float(k), j] for j in range(5)] for k in range(4)}
     facts = [str(finding) for finding in Federation.from_clients(clients).findings]
-    assert any("column 'x0' is constant at every site; methods with a model" in f for f in facts)
+    assert any(
+        "column 'x0' is constant within every site; methods with a model" in f for f in facts
+    )
     assert any("a mixed model can" in fact for fact in facts)
     assert not any("drop it" in fact for fact in facts)
 

@@ -17,11 +17,16 @@ NAMED = 5
 
 def answer(model: Any, record: Mapping[str, Any] | None = None) -> str:
     """What was found, what it cost in privacy, and what to look at: a few plain sentences."""
+    return " ".join(part for part in answer_and_more(model, record) if part)
+
+
+def answer_and_more(model: Any, record: Mapping[str, Any] | None = None) -> tuple[str, str]:
+    """The same in two parts: what was found and whether joining helps, which is asked first; then
+    what that rests on."""
     found = _found(model)
-    # Whether joining helps is asked first, right after what joining is.
-    said = [*found[:1], *_benefit(record or {}), *found[1:]]
-    said += [_travelled(model), *_attention(model, record)]
-    return " ".join(sentence for sentence in said if sentence)
+    first = [*found[:1], *_benefit(record or {})]
+    more = [*found[1:], _travelled(model), *_attention(model, record)]
+    return " ".join(filter(None, first)), " ".join(filter(None, more))
 
 
 def _found(model: Any) -> list[str]:

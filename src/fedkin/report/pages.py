@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedkin.displays.specs import pictures
-from fedkin.report.answers import answer
+from fedkin.report.answers import answer_and_more
 from fedkin.report.benefits import can_be_compared
 from fedkin.report.words import of_card, of_column
 from fedkin.tables import Table, digits_that_tell
@@ -57,6 +57,7 @@ def report(model: Any, record: Mapping[str, Any] | None = None, title: str | Non
         .render(
             title=content["title"],
             answer=content["answer"],
+            more=content["more"],
             style=(folder / "report.css").read_text(encoding="utf-8"),
             script=(folder / "report.js").read_text(encoding="utf-8"),
             content=_json(content),
@@ -73,11 +74,13 @@ def content_of(model: Any, record: Mapping[str, Any], title: str | None = None) 
         tables["sites"] = _with_benefit(tables["sites"], record)
         tables = {"sites": tables.pop("sites"), **tables}
     about = record.get("data", {})
+    answer, more = answer_and_more(model, record)
     name = type(model).__name__
     where = f": {about['file'].rsplit('/', 1)[-1]}" if "file" in about else ""
     return {
         "title": title or f"{name}{where}",
-        "answer": answer(model, record),
+        "answer": answer,
+        "more": more,
         "subtitle": summary.title,
         "notes": list(record.get("notes", ())),
         "cards": _cards(model, record),
