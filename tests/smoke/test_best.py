@@ -9,8 +9,9 @@ from scipy.stats import norm
 from sklearn.base import clone
 
 from fedkin import FMLR, ODCL, Best, Federation, LocalEM, LocalERM, MixedModel, PooledEM
-from fedkin.estimators.candidates import usual
+from fedkin.estimators.candidates import linear_ways, usual
 from fedkin.estimators.site_models import PlainClasses, PlainRegression
+from fedkin.models.least_squares import packed_statistics
 from fedkin.report.answers import TOGETHER, answer
 
 PLAIN = {"alone": PlainRegression(), "one model": PlainRegression(True)}
@@ -221,3 +222,14 @@ def test_the_answer_has_errors_beside_scores_and_says_that_weights_may_differ(fi
     other = copy(fitted)
     other.best_way_ = "one model"
     assert TOGETHER in answer(other)
+
+
+@pytest.mark.parametrize("columns, tried", [(3, True), (30, False)])
+def test_a_noise_of_each_site_is_not_tried_where_a_fit_takes_minutes(columns, tried):
+    rng = np.random.default_rng(0)
+    m, n = 120, 40
+    groups, X = np.repeat(np.arange(m), n), rng.normal(size=(m * n, columns))
+    y = X[:, 0] + np.repeat(np.exp(rng.normal(size=m)), n) * rng.normal(size=m * n)
+    data = Federation.from_groups(X, groups, y)
+    ways = linear_ways(packed_statistics(data, True).T, 0)
+    assert ("by degrees, own noise" in ways) is tried and "by degrees" in ways
