@@ -630,11 +630,12 @@ def _measurable(data: Federation) -> Federation:
     return data if fine.all() else rows_where(data, fine)
 
 
-def findings_at_fit(data: Federation) -> list[Finding]:
+def findings_at_fit(data: Federation, uses_target: bool = True) -> list[Finding]:
     """What an estimator warns of before it fits; nothing where looking would take long."""
     if data.X.size > NUMBERS_AT_FIT or not len(data.X):
         return []
-    constant = data.y is not None and len(data.y) > 1 and data.y.min() == data.y.max()
+    y = data.y if uses_target else None
+    constant = y is not None and len(y) > 1 and y.min() == y.max()
     return found_by(data, [*AT_FIT, CONSTANT_TARGET] if constant else AT_FIT)
 
 

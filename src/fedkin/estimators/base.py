@@ -196,7 +196,7 @@ class FederatedEstimator(BaseEstimator, ABC):
         settings = self._settings_for(settings, federation)
         if federation is not None:
             self._check_data(federation, settings)
-            self._warn_of(findings_at_fit(federation))
+            self._warn_of(findings_at_fit(federation, self._uses_target()))
         elif self._weighted(None):
             self._check_takes_weights()
         self._keep(self._run_with(settings, federation), settings)
