@@ -2,6 +2,7 @@
 
 import re
 from copy import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -233,3 +234,20 @@ def test_a_noise_of_each_site_is_not_tried_where_a_fit_takes_minutes(columns, tr
     data = Federation.from_groups(X, groups, y)
     ways = linear_ways(packed_statistics(data, True).T, 0)
     assert ("by degrees, own noise" in ways) is tried and "by degrees" in ways
+
+
+def test_where_staying_alone_weighs_most_but_scores_less_that_is_not_called_clear(fitted):
+    """esoph: alone had 68 % of the weight and -2.31, kinds -2.18; joining "does not help"."""
+    other = copy(fitted)
+    other.best_way_ = "alone"
+    place = fitted.ways_.index("alone")
+    other.weights_ = np.eye(len(fitted.ways_))[place]
+    other.site_weights_ = np.tile(other.weights_, (len(fitted.client_names_), 1))
+    told = answer(other)
+    assert "Whether joining helps is not clear" in told and "Joining does not help" not in told
+    totals = fitted.held_out_.metrics["log"].totals.copy()
+    totals[place] = totals.max(axis=0) + 1.0
+    metrics = {**fitted.held_out_.metrics}
+    metrics["log"] = replace(metrics["log"], totals=totals)
+    other.held_out_ = replace(fitted.held_out_, metrics=metrics)
+    assert "Joining does not help: no way of sharing" in answer(other)

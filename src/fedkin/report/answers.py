@@ -91,6 +91,13 @@ def _alone_is_best(model: Any) -> str:
     if m == 1:
         return "There is one site only: nobody to share with."
     elsewhere = m - len(model.won_at()["alone"])
+    scores = dict(zip(model.ways_, model.held_out_.typical("log")))
+    better = max(scores, key=lambda way: scores[way])
+    if better != "alone":
+        return (
+            f"Whether joining helps is not clear: {better!r} has the better mean score, staying "
+            "alone the larger weight."
+        )
     if not elsewhere:
         return "Joining does not help: no way of sharing foretells left-out rows better."
     return (
