@@ -15,10 +15,18 @@ import numpy as np
 
 from fedkin.arrays import Array, Bools, Floats, Indices
 from fedkin.federation import Federation
-from fedkin.frames import Finding, numeric_column, numeric_table, plain_names, value_errors
+from fedkin.frames import (
+    Finding,
+    chosen_columns,
+    numeric_table,
+    plain_names,
+    value_errors,
+    with_text_names,
+)
+from fedkin.levels import Encoding, classes_of, target_column
 from fedkin.models.folds import rows_where
 from fedkin.models.least_squares import packed_statistics, solve
-from fedkin.names import constant_at_some, listed, name_codes, site_labels
+from fedkin.names import constant_at_all, constant_at_some, listed, name_codes, site_labels
 from fedkin.tables import Table
 
 # Numbers that people write for "not known".
@@ -33,6 +41,8 @@ OTHER_UNITS = 20.0
 FAR_IN_SPREADS = 6.0
 ROWS_FOR_SCALE = 5
 SITES_FOR_SCALE = 4
+# A spread below this share of the values is that of their rounding.
+ROUNDING = 1e-12
 # A column that explains more of the target than this is the target.
 SAME_AS_TARGET = 1.0 - 1e-9
 # Share of rows that are copies of others before it is told.
@@ -41,8 +51,10 @@ COPIES = 0.05
 CONTINUOUS = 0.5
 # Eigenvalues of the correlations below this are a column too many.
 COLLINEAR = 1e-9
-# The most distinct whole numbers of a target that are classes, or of a column that are levels.
+# The most distinct whole numbers of a target that are classes, one after another without a gap, and
+# of a column that are levels: more are years, ages or counts.
 MOST_CLASSES = 20
+MOST_LEVELS = 5
 # Rows a class needs at a site of `ROWS_FOR_CLASSES` rows before it is not rare.
 RARE = 0.02
 ROWS_FOR_CLASSES = 50
@@ -102,8 +114,11 @@ class Looked:
     @property
     def has_classes(self) -> bool:
         """Whether the target looks like classes."""
-        few = self.data.y is not None and 2 <= self.distinct[-1] <= MOST_CLASSES
-        return bool(few and self.whole[-1] and len(self.data.X) >= 5 * self.distinct[-1])
+        y, n_values = self.data.y, self.distinct[-1]
+        if y is None or not 2 <= n_values <= MOST_CLASSES or not self.whole[-1]:
+            return False
+        coded = n_values == 2 or np.ptp(y) == n_values - 1
+        return bool(coded and len(self.data.X) >= 5 * n_values)
 
 
 Check = Callable[[Looked], Iterator[Finding]]
@@ -163,7 +178,7 @@ def far_scales(spread: Floats, size: Floats, rows: Indices | Floats) -> tuple[Bo
 
     Nobody's are where too few sites have enough rows to be compared.
     """
-    usable = (rows >= ROWS_FOR_SCALE) & (spread > 0) & (size > 0)
+    usable = (rows >= ROWS_FOR_SCALE) & (spread > ROUNDING * size) & (size > 0)
     if usable.sum() < SITES_FOR_SCALE:
         return np.zeros(len(spread), dtype=bool), np.zeros(len(spread))
     away, also = _logs_away(spread, usable), _logs_away(size, usable)
@@ -282,16 +297,18 @@ def constant_at_sites(look: Looked) -> Iterator[Finding]:
     data = look.data
     several = np.flatnonzero(data.sizes > 1)
     at_some: dict[str, list[str]] = {}
+    at_all: list[str] = []
     for j, name in enumerate(data.feature_names):
         if look.distinct[j] < 2 or not len(several):
             continue
         spread, _ = site_scales(data, data.X[:, j] - data.X[:, j].mean())
         flat = several[spread[several] <= 1e-14 * max(float(np.abs(data.X[:, j]).max()), 1e-300)]
         if len(flat) == len(several):
-            fact = f"column {name!r} is constant within every site"
-            yield _warning(None, fact, "a mixed model can use it; a model for each site cannot")
+            at_all.append(name)
         elif len(flat):
             at_some[name] = [data.names[k] for k in flat]
+    for fact in constant_at_all(at_all):
+        yield _warning(None, fact, "a mixed model can use it; a model for each site cannot")
     for fact in constant_at_some(at_some):
         yield _warning(None, fact, "its effect is not determined there alone")
 
@@ -309,7 +326,7 @@ def lonely_levels(look: Looked) -> Iterator[Finding]:
     if data.n_clients < 3:
         return
     for j, name in enumerate(data.feature_names):
-        if not look.whole[j] or not 2 <= look.distinct[j] <= MOST_CLASSES:
+        if not look.whole[j] or not 2 <= look.distinct[j] <= MOST_LEVELS:
             continue
         levels, code = np.unique(data.X[:, j], return_inverse=True)
         present = np.zeros((len(levels), data.n_clients), dtype=bool)
@@ -482,8 +499,10 @@ CHECKS: dict[str, Check] = {
 }
 """Checks by code; FK001 (missing) and FK002 (infinite values) come before them."""
 
-# Quick and surely wrong: what estimators warn of by themselves, up to so many numbers.
+# Quick and surely wrong: what estimators warn of by themselves, up to so many numbers; and a target
+# that does not vary anywhere.
 AT_FIT = ("FK003", "FK005")
+CONSTANT_TARGET = "FK013"
 # And of tables from files, whose first column is often the number of the row, and whose column of
 # sites may be another than was meant.
 OF_FILES = (*AT_FIT, "FK008", "FK014", "FK015")
@@ -547,7 +566,16 @@ def checks(
     unknown = sorted(set(ignore) - {"FK001", "FK002", *CHECKS})
     if unknown:
         raise ValueError(f"there is no check {listed(unknown)}")
-    errors, data = _looked_at(X, y, groups)
+    if isinstance(X, Federation):
+        return _findings([], X, ignore, n_groups)
+    table, names = numeric_table(X)
+    target = None if y is None else _numbers(y)
+    return _findings(*_looked_at(table, names, target, groups), ignore, n_groups)
+
+
+def _findings(
+    errors: list[Finding], data: Federation | None, ignore: Collection[str], n_groups: int | None
+) -> Findings:
     found = [finding for finding in errors if finding.code not in ignore]
     if data is not None and len(data.X):
         found += found_by(data, [code for code in CHECKS if code not in ignore], n_groups)
@@ -561,14 +589,19 @@ def checks_of_table(
     features: Sequence[str] | None = None,
     ignore: Collection[str] = (),
 ) -> Findings:
-    """Checks of a pandas, polars or pyarrow table with a column of site names."""
+    """Checks of a pandas, polars or pyarrow table with a column of site names.
+
+    Words and dates become numbers as in a fit.
+    """
     import narwhals.stable.v1 as nw
 
-    table = nw.from_native(frame, eager_only=True)
-    chosen = list(features or [c for c in table.columns if c not in (client, target)])
-    y = None if target is None else numeric_column(table[target], target)
-    rows = nw.to_native(table.select(chosen))
-    found = checks(rows, y, table[client].to_list(), ignore=ignore)
+    table = nw.from_native(with_text_names(frame), eager_only=True)
+    chosen = chosen_columns(table.columns, client, target, features)
+    words = () if target is None else classes_of(table[target], target)
+    encoding = Encoding.learn(table, chosen, words)
+    y = None if target is None else target_column(table[target], target, encoding.classes)
+    rows, names = encoding.matrix(table), encoding.feature_names
+    found = _findings(*_looked_at(rows, names, y, table[client].to_list()), ignore, None)
     return Findings(tuple(_named(finding, target) for finding in found))
 
 
@@ -597,11 +630,13 @@ def _measurable(data: Federation) -> Federation:
     return data if fine.all() else rows_where(data, fine)
 
 
-def findings_at_fit(data: Federation) -> list[Finding]:
+def findings_at_fit(data: Federation, uses_target: bool = True) -> list[Finding]:
     """What an estimator warns of before it fits; nothing where looking would take long."""
     if data.X.size > NUMBERS_AT_FIT or not len(data.X):
         return []
-    return found_by(data, AT_FIT)
+    y = data.y if uses_target else None
+    constant = y is not None and len(y) > 1 and y.min() == y.max()
+    return found_by(data, [*AT_FIT, CONSTANT_TARGET] if constant else AT_FIT)
 
 
 def findings_of_table(data: Federation) -> list[Finding]:
@@ -609,12 +644,10 @@ def findings_of_table(data: Federation) -> list[Finding]:
     return found_by(data, OF_FILES) if len(data.X) and data.X.size <= NUMBERS_AT_FIT else []
 
 
-def _looked_at(X: Any, y: Any, groups: Any) -> tuple[list[Finding], Federation | None]:
+def _looked_at(
+    table: Floats, names: tuple[str, ...], target: Floats | None, groups: Any
+) -> tuple[list[Finding], Federation | None]:
     """Errors of single values, and the federation of the rows that have none."""
-    if isinstance(X, Federation):
-        return [], X
-    table, names = numeric_table(X)
-    target = None if y is None else _numbers(y)
     labels = site_labels(groups) if groups is not None else np.full(len(table), "site")
     sites, owner = name_codes(labels)
     columns = [(f"column {name!r}", table[:, j]) for j, name in enumerate(names)]

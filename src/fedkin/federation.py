@@ -33,7 +33,14 @@ from fedkin.frames import (
     with_text_names,
 )
 from fedkin.levels import Encoding, classes_of, target_column
-from fedkin.names import canonical_name, constant_at_some, name_codes, name_order, site_labels
+from fedkin.names import (
+    canonical_name,
+    constant_at_all,
+    constant_at_some,
+    name_codes,
+    name_order,
+    site_labels,
+)
 from fedkin.randomness import name_keys, row_uniforms, uniforms
 from fedkin.tables import Table
 
@@ -514,12 +521,22 @@ class Federation:
             return
         maybe, spread = self._spreads_that_may_be_zero(full)
         at_some: dict[str, list[str]] = {}
+        between: list[str] = []
         for j, name in enumerate(self.feature_names):
             constant = maybe[spread[:, j] == 0]
-            if len(constant) == len(full):
-                yield self._constant_everywhere(j, name)
+            if len(constant) == len(full) and np.ptp(self.X[:, j]) > 0:
+                between.append(name)
+            elif len(constant) == len(full):
+                fact = f"column {name!r} is constant at every site, and the same"
+                yield Finding("warning", None, fact, "drop it: it can tell nothing")
             elif len(constant):
                 at_some[name] = [self.names[k] for k in constant]
+        remedy = (
+            "methods with a model for each site cannot use it; a mixed model can: there it may "
+            "tell why sites differ"
+        )
+        for fact in constant_at_all(between):
+            yield Finding("warning", None, fact, remedy)
         for fact in constant_at_some(at_some):
             yield Finding("warning", None, fact, "its effect is not determined there alone")
 
@@ -553,17 +570,6 @@ class Federation:
         cuts = _offsets(self.sizes[maybe])[:-1]
         with np.errstate(invalid="ignore"):  # infinite values have their own finding
             return maybe, np.maximum.reduceat(rows, cuts) - np.minimum.reduceat(rows, cuts)
-
-    def _constant_everywhere(self, j: int, name: str) -> Finding:
-        """A column that tells sites apart, or nothing at all."""
-        fact = f"column {name!r} is constant at every site"
-        if np.ptp(self.X[:, j]) == 0:
-            return Finding("warning", None, f"{fact}, and the same", "drop it: it can tell nothing")
-        remedy = (
-            "methods with a model for each site cannot use it; a mixed model can: there it may "
-            "tell why sites differ"
-        )
-        return Finding("warning", None, fact, remedy)
 
     # ---------------------------------------------------------------- splits and buckets
 

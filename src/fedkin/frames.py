@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from fedkin.text_files import dialect_of, read_text_table
 
 # How many findings an error message spells out.
 SHOWN_FINDINGS = 5
+# Kinds of NumPy that become numbers in silence, and what they hold.
+NO_NUMBERS = {"c": "complex numbers", "M": "dates", "m": "spans of time"}
 
 
 @dataclass(frozen=True)
@@ -166,6 +169,7 @@ def numeric_table(X: Any) -> tuple[Floats, tuple[str, ...]]:
         if complaints:
             raise ValueError("\n".join(complaints))
         return np.stack(columns, axis=1) if columns else np.empty((len(table), 0)), names
+    no_disguised_numbers(X, "X")
     try:
         matrix = np.asarray(X, dtype=np.float64)
     except (TypeError, ValueError):
@@ -202,8 +206,28 @@ def chosen_columns(
     return chosen
 
 
+def no_disguised_numbers(values: Any, what: str) -> None:
+    """Complain about dates and complex numbers, which NumPy would turn into numbers unasked."""
+    kind = np.asarray(values).dtype.kind
+    if kind in NO_NUMBERS:
+        remedy = "give real ones" if kind == "c" else "give numbers of a unit, such as days"
+        raise ValueError(f"{what} holds {NO_NUMBERS[kind]}; {remedy}")
+
+
+def named_apart(frame: Any) -> None:
+    """Complain about columns of a table that have one name, as pandas and pyarrow allow."""
+    names = getattr(frame, "column_names", None)
+    counts = Counter(str(name) for name in (frame.columns if names is None else names))
+    twice = [name for name, count in counts.items() if count > 1]
+    if twice:
+        raise ValueError(f"several columns are called {listed(twice)}; rename or drop all but one")
+
+
 def with_text_names(frame: Any) -> Any:
-    """The table with column names that are text; pandas may have numbers as names."""
+    """The table with column names that are text and apart; pandas may have numbers as names."""
+    if not (hasattr(frame, "columns") or hasattr(frame, "column_names")):
+        return frame
+    named_apart(frame)
     names = getattr(frame, "columns", ())
     if not hasattr(frame, "set_axis") or all(isinstance(name, str) for name in names):
         return frame
@@ -217,6 +241,7 @@ def plain_names(n_features: int) -> tuple[str, ...]:
 
 def target_vector(y: ArrayLike, n_rows: int) -> Floats:
     """The target y as one float per row."""
+    no_disguised_numbers(y, "y")
     try:
         target = np.asarray(y, dtype=np.float64)
     except (TypeError, ValueError):

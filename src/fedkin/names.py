@@ -148,6 +148,15 @@ def listed(names: Any, shown: int = 10) -> str:
     return ", ".join(repr(name) for name in names[:shown]) + more
 
 
+def constant_at_all(columns: list[str]) -> list[str]:
+    """Columns that vary within no site for a sentence each; of many, one sentence."""
+    if len(columns) <= FEW_COLUMNS:
+        return [f"column {name!r} is constant within every site" for name in columns]
+    return [
+        f"{len(columns)} columns are constant within every site: {listed(columns, FEW_COLUMNS)}"
+    ]
+
+
 def constant_at_some(columns: Mapping[str, list[str]]) -> list[str]:
     """Columns (with the sites at which they do not vary) for a sentence; of many, one sentence."""
     if len(columns) <= FEW_COLUMNS:

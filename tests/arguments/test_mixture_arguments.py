@@ -106,7 +106,7 @@ def test_wrong_shapes_in_use_are_named():
     for rows in (SITES, SITES.X):
         with pytest.raises(ValueError, match="score needs the target y"):
             regression.score(rows)
-    with pytest.raises(ValueError, match="y has shape"):
+    with pytest.raises(ValueError, match="y must hold one number per row"):
         regression.predict_proba(SITES.X, np.zeros(3), groups=GROUPS)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedkin import Federation, MixedModel
-from fedkin.checks import CHECKS, NUMBERS_AT_FIT, findings_at_fit
+from fedkin.checks import CHECKS, NUMBERS_AT_FIT, checks_of_table, findings_at_fit
 from fedkin.inference import CheckWarning, checks
 
 
@@ -159,3 +159,46 @@ def test_large_data_are_not_looked_at_before_a_fit():
     X = np.zeros((NUMBERS_AT_FIT // 2 + 1, 2))
     X[0, 0] = 1e300
     assert not findings_at_fit(Federation.from_groups(X, np.zeros(len(X), int)))
+
+
+# ------------------------------------------------------------------ what tables of the world taught
+
+
+def test_a_column_of_sites_is_in_no_other_units():
+    """What is left of a constant after its mean is rounding, not a scale (DISCLIM of nlme)."""
+    X, y, groups = clean(m=60)
+    values = np.random.default_rng(0).normal(size=60)
+    values[7] = 0.0013
+    of_site = values[np.unique(groups, return_inverse=True)[1]]
+    assert "FK004" not in checks(np.column_stack([X, of_site]), y, groups).codes
+
+
+def test_many_columns_of_sites_are_one_finding():
+    X, y, groups = clean()
+    codes = np.unique(groups, return_inverse=True)[1]
+    of_sites = np.random.default_rng(0).normal(size=(codes.max() + 1, 5))[codes]
+    facts = [f.fact for f in checks(np.column_stack([X, of_sites]), y, groups)]
+    told = [fact for fact in facts if "constant within every site" in fact]
+    assert len(told) == 1 and told[0].startswith("5 columns") and "and 2 more" in told[0]
+
+
+def test_counts_and_years_are_no_classes_and_no_levels():
+    X, y, groups = clean()
+    rng = np.random.default_rng(1)
+    counts = rng.poisson(2.0, len(y)).astype(float)
+    counts[:1] = 17.0  # of esoph: one row of many cases is no rare class
+    years = rng.integers(5, 17, len(y)).astype(float)
+    years[0] = 4.0
+    assert not {"FK020", "FK022"} & set(checks(np.column_stack([X, years]), counts, groups).codes)
+
+
+def test_a_table_with_words_and_gaps_is_checked_as_a_whole():
+    pandas = pytest.importorskip("pandas")
+    X, y, groups = clean()
+    words = np.where(np.arange(len(y)) % 3, "red", "blue")
+    frame = pandas.DataFrame({"site": groups, "colour": words, "a": X[:, 0], "y": y})
+    frame["row"] = np.arange(len(y))
+    frame.loc[::10, "a"] = np.nan
+    found = checks_of_table(frame, "site", "y")
+    assert found.codes[:2] == ["FK001", "FK008"], str(found)
+    assert sum(finding.code == "FK001" for finding in found) <= 5

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from fedkin import Federation, FederationError
+from fedkin import Federation, FederationError, MixedModel
+from fedkin.checks import CheckWarning
 from fedkin.inference import checks
 
 
@@ -49,6 +50,37 @@ def test_words_in_a_bare_table_are_refused_by_name():
     assert "column 'town'" in str(told.value)
     with pytest.raises(FederationError, match="site 'A': X holds values that are not numbers"):
         Federation.from_clients({"A": [["f"]]})
+
+
+def test_dates_and_complex_numbers_are_no_target_in_disguise():
+    X, groups = np.arange(6.0)[:, None], ["A", "A", "A", "B", "B", "B"]
+    days = np.arange("2024-01-01", "2024-01-07", dtype="datetime64[D]")
+    for y, word in ((days, "dates"), (days - days[0], "spans of time"), (X[:, 0] + 1j, "complex")):
+        with pytest.raises(ValueError, match=f"y holds {word}.*; give"):
+            Federation.from_groups(X, groups, y)
+    with pytest.raises(ValueError, match="X holds dates; give numbers of a unit"):
+        Federation.from_groups(days[:, None], groups)
+
+
+def test_columns_of_one_name_and_of_dates_are_told_by_name():
+    pandas, pyarrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    twice = pandas.DataFrame([["A", 1.0, 2.0]], columns=["site", "age", "age"])
+    table = pyarrow.table([["A"], [1.0], [2.0]], names=["site", "age", "age"])
+    for frame in (twice, table):
+        with pytest.raises(ValueError, match="several columns are called 'age'; rename or drop"):
+            Federation.from_frame(frame)
+    rows, groups = twice[["age"]], ["A"]
+    with pytest.raises(ValueError, match="several columns are called 'age'"):
+        MixedModel().fit(rows, [1.0], groups=groups)
+    dated = pandas.DataFrame({"age": [1.0], "seen": pandas.to_datetime(["2024-01-01"])})
+    with pytest.raises(ValueError, match=r"columns 'seen' hold dates.*Federation\.from_frame"):
+        MixedModel().fit(dated, [1.0], groups=groups)
+
+
+def test_a_target_that_does_not_vary_is_told_at_the_fit():
+    X, groups = np.random.default_rng(0).normal(size=(40, 1)), np.repeat(["A", "B"], 20)
+    with pytest.warns(CheckWarning, match="FK013 the target has one value only"):
+        MixedModel("intercept").fit(X, np.full(40, 3.0), groups=groups)
 
 
 def test_missing_columns_are_named_with_what_there_is():
@@ -142,7 +174,9 @@ def test_tiny_empty_and_constant_are_warnings():
 def test_columns_that_tell_sites_apart_are_not_to_be_dropped():
     clients = {f"site-{k}": [[float(k), j] for j in range(5)] for k in range(4)}
     facts = [str(finding) for finding in Federation.from_clients(clients).findings]
-    assert any("column 'x0' is constant at every site; methods with a model" in f for f in facts)
+    assert any(
+        "column 'x0' is constant within every site; methods with a model" in f for f in facts
+    )
     assert any("a mixed model can" in fact for fact in facts)
     assert not any("drop it" in fact for fact in facts)
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedkin.algorithms import fgpr_common_search as search
 from fedkin.algorithms.fgpr_common import chosen, extent_of
 from fedkin.algorithms.fgpr_own_way import Rival
 from fedkin.algorithms.fgpr_settings import FgprSettings
@@ -12,7 +13,7 @@ from fedkin.engines import InProcess
 from fedkin.estimators import FGPR
 from fedkin.federation import Federation
 from fedkin.models.common_dense import Rows, dense_posterior
-from fedkin.models.common_site import form_of
+from fedkin.models.common_site import Units, form_of
 from fedkin.protocol import Replies
 
 GRID = np.linspace(0.0, 10.0, 9)[:, None]
@@ -88,6 +89,62 @@ def test_sites_asked_one_at_a_time_say_the_same_of_it(sites, model):
     alone = FGPR(engine=InProcess(block_size=1)).fit(sites[0])
     np.testing.assert_array_equal(alone.common_, model.common_)
     np.testing.assert_allclose(alone.left_out_, model.left_out_, rtol=1e-6)
+
+
+def problem():
+    ends = np.array([-2.0]), np.array([2.0])
+    units = Units(np.array([[0.0], [1.0]]), np.array([0.0, 1.0]))
+    return search.Problem(np.array([2.5, 2.5, 1.0]), search.Extent(units, *ends), 20)
+
+
+def answered(ask, away=()):
+    """Replies whose sums are one a site and parameter."""
+    n_asked, width = len(ask.common["theta"]), problem().width
+    clients = np.setdiff1d(np.arange(4) if ask.who is None else ask.who, away)
+    head = (len(clients), n_asked, 1)
+    return Replies(
+        clients,
+        {
+            "gram": np.ones((*head, width * (width + 1) // 2)),
+            "log_det": np.ones(head),
+            "missed": np.ones(head),
+            "rows": np.ones(len(clients)),
+        },
+    )
+
+
+def test_parts_of_a_question_are_about_the_same_sites(monkeypatch):
+    """A site that is away for one part would else be missing from some sums and not from others."""
+    wanted = [(problem(), np.full(len(problem().form.names), 0.1 * k)) for k in range(3)]
+    each = search._numbers(problem(), slopes=False)
+    for most, lost, expected in ((each * 4, 3, 3 + 3), (each * 2, 4, 6 + 6)):
+        monkeypatch.setattr(search, "MOST_NUMBERS", most)
+        program, reply, asks = search.told("totals", wanted, "", 4), None, []
+        while True:
+            try:
+                asks.append(program.send(reply))
+            except StopIteration as stop:
+                found, heard = stop.value
+                break
+            assert len(asks[-1].common["theta"]) * each * 4 <= max(most, each * 4)
+            reply = answered(asks[-1], away=[2] if len(asks) == lost else [])
+        assert len(asks) == expected and heard.tolist() == [0, 1, 3]
+        assert [float(sums.log_det[0, 0]) for sums in found] == [3.0, 3.0, 3.0]
+        assert all(sums.gram.shape[-2:] == (problem().width,) * 2 for sums in found)
+
+
+def test_what_would_fill_the_memory_is_asked_in_parts(sites, model, monkeypatch):
+    """By parameters the same bits; by sites, where one parameter is too much, the same sums."""
+    data, _ = sites
+    each = search._numbers(problem(), slopes=True)
+    monkeypatch.setattr(search, "MOST_NUMBERS", 5 * each * len(data))
+    by_parameters = FGPR().fit(data)
+    assert by_parameters.n_rounds_ > model.n_rounds_
+    np.testing.assert_array_equal(by_parameters.predict(GRID, "new"), model.predict(GRID, "new"))
+    monkeypatch.setattr(search, "MOST_NUMBERS", 5 * each)
+    by_sites = FGPR().fit(data)
+    assert by_sites.n_rounds_ > 2 * by_parameters.n_rounds_
+    np.testing.assert_allclose(by_sites.predict(GRID, "new"), model.predict(GRID, "new"), rtol=1e-5)
 
 
 def test_sites_that_begin_together_and_fan_out_are_known_to():

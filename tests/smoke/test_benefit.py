@@ -10,6 +10,8 @@ from fedkin.datasets import make_gaussian_mixtures
 from fedkin.estimators.site_models import PlainClasses, PlainRegression
 from fedkin.estimators.ways import row_scores
 from fedkin.inference import benefit
+from fedkin.inference.benefit import Benefit, judged
+from fedkin.inference.held_out import HeldOut, Scores
 
 
 def by_degrees(m=24, n=15, spread=1.0, seed=0):
@@ -166,3 +168,72 @@ def test_what_has_nothing_to_compare_says_so():
     with pytest.raises(ValueError, match="counts"):
         benefit(MixedModel(family="poisson"), X, np.round(np.abs(y)), groups)
     assert not hasattr(Standardizer(), "benefit")
+
+
+# ------------------------------------------------------------------ what a mean does not tell
+
+
+def told_of(gains, errors=None):
+    """A benefit of sites of 20 rows whose joined rows score so much better than alone, and whose
+    RMSE alone is 1."""
+    gains = np.asarray(gains, dtype=float)
+    m = len(gains)
+    rng = np.random.default_rng(0)
+    alone, noise = 0.01 * rng.normal(size=(2, m, 20))
+    noise -= noise.mean(axis=1, keepdims=True)
+    scores = {"log": np.stack([alone, alone + gains[:, None] + noise])}
+    if errors is not None:
+        joined = np.asarray(errors)[:, None] ** 2 + noise
+        scores["rmse"] = -np.stack([np.ones((m, 20)), joined])
+    metrics = {
+        name: Scores(rows.sum(axis=2)[:, None], np.einsum("amr,bmr->abm", rows, rows)[:, :, None])
+        for name, rows in scores.items()
+    }
+    rows = np.full((1, m), 20.0)
+    names = tuple(f"site-{k}" for k in range(m))
+    held = HeldOut(("alone", "joining"), names, rows[0], rows, rows * 0.9, metrics)
+    return judged(Benefit("it", "log", 0.0, 0.0, 0.95, held), None)
+
+
+def test_a_mean_that_a_few_sites_make_is_told_with_the_median():
+    even = told_of(np.full(12, 0.4))
+    assert "a few sites" not in even.sentence
+    wrecked = told_of([*np.full(11, 0.1), 60.0])
+    assert "but a few sites make that mean: the median site gains 0.1" in wrecked.sentence
+    # Against the others, too.
+    assert "the median site gains 0.1" in told_of([*np.full(11, 0.1), -60.0]).sentence
+    assert "a few sites" not in told_of(np.full(12, 0.001)).sentence
+
+
+def test_a_loss_is_called_a_loss():
+    assert "on average it gains 0.4 in log score (" in told_of(np.full(12, 0.4)).sentence
+    lost = told_of(np.full(12, -0.4)).sentence
+    assert "on average it loses 0.4 in log score against staying alone (a gain from -0.4" in lost
+
+
+def test_errors_of_a_typical_site_are_those_of_the_median_one():
+    held = told_of(np.full(5, 0.4), [0.8, 0.8, 0.8, 0.8, 90.0]).held_out
+    assert held.typical("rmse")[1] == pytest.approx(0.8)
+    assert held.typical("log")[1] == pytest.approx(np.mean(held.means("log")[1]))
+
+
+def test_beside_the_log_score_stands_what_becomes_of_the_error():
+    assert "RMSE" not in told_of(np.full(12, 0.4)).sentence
+    falls = told_of(np.full(12, 0.4), np.full(12, 0.8))
+    assert "The error (RMSE) of the median site falls by 20 %." in falls.sentence
+    assert "rises by 10 %" in told_of(np.full(12, 0.4), np.full(12, 1.1)).sentence
+    assert "stays the same" in told_of(np.full(12, 0.4), np.full(12, 1.001)).sentence
+    assert "median site" not in falls.by("rmse").sentence
+
+
+def test_sites_that_saw_equal_targets_are_no_rivals_of_straw():
+    """Staying alone, two equal targets are no proof that there is no noise."""
+    rng = np.random.default_rng(1)
+    m, n = 60, 4
+    groups = np.repeat([f"site-{k}" for k in range(m)], n)
+    X = rng.normal(size=(m * n, 1))
+    # Rounded as people write it down: at some sites the first rows are all 0.
+    y = np.round(np.maximum(rng.normal(size=m * n), 0.0))
+    found = MixedModel("intercept").benefit(X, y, groups)
+    alone = found.held_out.means("log")[0]
+    assert np.isfinite(alone).all() and alone.mean() > -3.0

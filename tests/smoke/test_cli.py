@@ -1,4 +1,5 @@
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -48,6 +49,31 @@ def test_fit_prints_tables_and_writes_them(table, tmp_path):
     names = ["choice", "components", "estimates", "sites", "traffic"]
     assert tables == [f"{name}.csv" for name in names]
     assert "12 sites" in (out / "report.html").read_text()
+
+
+def test_the_last_line_names_the_command_that_compares(table, tmp_path):
+    out = tmp_path / "a run"
+    done = run("fit", "odcl", table, "--client", "clinic", "--out", out, "-k", 2)
+    question, command = done.stdout.strip().splitlines()[-1].split("? ")
+    assert question == "Are sites better off than alone"
+    program, *words = shlex.split(command)
+    compared = run(*words)
+    assert program == "fedkin" and compared.exit_code == 0, compared.output
+    assert "over staying alone" in compared.stdout
+    assert "better off than alone?" not in compared.stdout
+    assert "fedkin compare odcl --config run.toml" in (out / "report.html").read_text()
+
+
+def test_a_journal_does_not_fill_the_disk(table, tmp_path, monkeypatch):
+    """1,000 sites with a curve in a plane send tens of gigabytes."""
+    words = ("fit", "fedgrem", table, "--client", "clinic", "--drop", "y", "-k", 2)
+    whole = run(*words, "--out", "whole")
+    assert list((tmp_path / "whole" / "journal" / "1").glob("round-000002.*"))
+    monkeypatch.setattr("fedkin.cli.run_folder.MOST_BYTES", 5000)
+    done = run(*words, "--out", "bounded")
+    assert done.exit_code == 0 and done.stdout == whole.stdout.replace("whole", "bounded")
+    assert done.stderr.count("was given up: 12 sites sent") == 1
+    assert not list((tmp_path / "bounded" / "journal" / "1").glob("round-*"))
 
 
 def test_fit_speaks_json(table):

@@ -9,6 +9,7 @@ from sklearn.linear_model import LinearRegression
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fedkin import Federation, MixedModel
+from fedkin.checks import CheckWarning
 from fedkin.engines import InProcess
 
 
@@ -259,14 +260,33 @@ def test_counts_have_several_random_columns_by_laplace_and_one_by_quadrature():
     assert "values and slopes" in text and "Do sites differ?" in text
 
 
+@pytest.mark.parametrize("family", ["poisson", "binomial"])
+def test_counts_that_are_not_whole_are_told_with_site_and_remedy(family, recwarn):
+    rows, y, groups = counts(family)
+    MixedModel("intercept", family=family).fit(rows, y, groups=groups)
+    assert not [one for one in recwarn if "FK024" in str(one.message)]
+    y[groups == "site-3"] *= 0.5
+    told = r"FK024 target 'y' has \d+ of 450 values that are not whole, such as .*'site-3'"
+    with pytest.warns(CheckWarning, match=told) as caught:
+        fitted = MixedModel("intercept", family=family).fit(rows, y, groups=groups)
+    remedy = {"poisson": "offset=", "binomial": "trials="}[family]
+    assert any(remedy in str(one.message) for one in caught)
+    with pytest.warns(CheckWarning, match="FK024"):
+        fitted.adapt(rows[:5], np.full(5, 0.25), groups="new")
+
+
 def test_targets_that_the_family_does_not_have_are_refused_by_site():
     rows, y, groups = counts()
     bad = y.copy()
     bad[groups == "site-4"] = 2.0
-    with pytest.raises(ValueError, match=r"site 'site-4'.*between 0 and 1; it is 2"):
+    told = r"site 'site-4': target 'y' has 30 of 30 values that cannot be, such as 2: .*trials="
+    with pytest.raises(ValueError, match=told):
         MixedModel(family="binomial").fit(rows, bad, groups=groups)
-    with pytest.raises(ValueError, match=r"site 'site-0'.*at least 0; it is -1"):
+    with pytest.raises(ValueError, match=r"site 'site-0'.*such as -1.*at least 0; .*gaussian"):
         MixedModel(family="poisson").fit(rows, y - 1.0, groups=groups)
+    trials = np.column_stack([rows, np.full(len(y), 1.0)])
+    with pytest.raises(ValueError, match=r"site 'site-4'.*between 0 and the trials; correct"):
+        MixedModel(family="binomial", trials=2).fit(trials, bad, groups=groups)
     with pytest.raises(ValueError, match="trials are for family='binomial'"):
         MixedModel(trials=0).fit(rows, y, groups=groups)
     with pytest.raises(ValueError, match="trials=7, but there are 2 columns"):

@@ -13,7 +13,7 @@ from tests.smoke.test_keeping import made
 from fedkin import FGPR, FMLR, ODCL, Federation, FedGrEM, MixedModel
 from fedkin.names import constant_at_some
 from fedkin.registry import ESTIMATORS
-from fedkin.report.answers import answer
+from fedkin.report.answers import answer, answer_and_more
 from fedkin.report.pages import report
 from fedkin.tables import read_out
 
@@ -98,6 +98,16 @@ def test_the_answer_comes_first_and_names_what_needs_a_look():
     assert content(page)["checks"] == [{"kind": "fit", "text": "look here"}]
     degrees = report(MixedModel(random="intercept").fit(data))
     assert "Common to all 6 sites" in degrees
+
+
+def test_what_the_answer_rests_on_stands_apart_from_it():
+    """Ten sentences in one block are read by nobody."""
+    data = sites_of_kinds(6, 20)
+    model = FMLR(random_state=0).fit(data)
+    told = content(report(model, record(data, benefit=gains(data))))
+    assert "are of 2 kinds" in told["answer"] and "Joining helps" in told["answer"]
+    assert "They differ most" in told["more"] and "no row left its site" in told["more"]
+    assert answer(model, record(data)) == " ".join(answer_and_more(model, record(data)))
 
 
 def test_numbers_and_single_sites_are_read_out_as_people_do():

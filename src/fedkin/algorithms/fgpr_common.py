@@ -24,9 +24,8 @@ import numpy as np
 from fedkin.algorithms.fgpr_common_search import (
     Extent,
     Problem,
-    ask,
     side_by_side,
-    sums_of,
+    told,
 )
 from fedkin.algorithms.fgpr_settings import FgprSettings
 from fedkin.algorithms.minimise import Minimum
@@ -159,22 +158,24 @@ def find_common(extent: Extent, n_clients: int, settings: FgprSettings) -> Serve
     first, *own = [Problem(kind, extent, n_points) for kind in _kinds(settings, extent)]
     problems = [first]
     needed = settings.common is True
-    ends = yield from side_by_side(problems, [start_of(first.form, 1.0)], settings, needed)
+    start = start_of(first.form, 1.0)
+    ends = yield from side_by_side(problems, [start], settings, n_clients, needed)
     if not ends:
         return None
-    ends += yield from side_by_side(own, [ends[0].point] * len(own), settings)
+    ends += yield from side_by_side(own, [ends[0].point] * len(own), settings, n_clients)
     problems += own
     best = _best(ends)
     kinds = _other_kinds(problems[best].kind, len(extent.low))
     others = [Problem(kind, extent, n_points) for kind in kinds]
-    ends += yield from side_by_side(others, [ends[best].point] * len(others), settings)
+    ends += yield from side_by_side(others, [ends[best].point] * len(others), settings, n_clients)
     problems += others
     tried = np.array([(*p.kind, e.value) for p, e in zip(problems, ends)])
     enough = bool(settings.n_points) or max(p.missed for p in problems) <= MOST_MISSED
     problems, ends = _not_far_behind(problems, ends, not enough)
     if not enough:
         problems = [Problem(problem.kind, extent, MORE_POINTS[place]) for problem in problems]
-        ends = yield from side_by_side(problems, [end.point for end in ends], settings)
+        starts = [end.point for end in ends]
+        ends = yield from side_by_side(problems, starts, settings, n_clients)
         problems, ends = _not_far_behind(problems, ends)
     best = _best(ends)
     fit: CommonFit = yield from _left_open(problems, ends, tried, n_clients)
@@ -223,18 +224,17 @@ def _left_open(
     problems: list[Problem], modes: list[Minimum], tried: Floats, n_clients: int
 ) -> Server:
     """The common curve under clouds of parameters around the modes, and who is behind it."""
-    clouds = yield from _clouds(problems, [mode.point for mode in modes])
+    clouds = yield from _clouds(problems, [mode.point for mode in modes], n_clients)
     wanted = [(p, theta) for p, cloud in zip(problems, clouds) for theta in cloud.points]
-    replies = yield ask("totals", wanted, "what is left open")
-    told = list(sums_of(replies, problems[0]))
+    found, clients = yield from told("totals", wanted, "what is left open", n_clients)
     penalised = [
         negative_bound_value(p.form, theta, sums) + float(penalty(p.priors, theta)[0])
-        for (p, theta), sums in zip(wanted, told)
+        for (p, theta), sums in zip(wanted, found)
     ]
     evidence = [_evidence(*each, tried) for each in zip(problems, modes, clouds)]
     share = weights_of_clouds(clouds, np.array(penalised), np.array(evidence))
     kept = np.flatnonzero(share)
-    known = [weights(wanted[k][0].form, wanted[k][1], told[k]) for k in kept]
+    known = [weights(wanted[k][0].form, wanted[k][1], found[k]) for k in kept]
     shared = Shared(
         problems[0].extent.units,
         problems[0].places,
@@ -244,7 +244,7 @@ def _left_open(
         np.array([one.mean for one in known]),
         np.array([one.covariance for one in known]),
     )
-    heard = over_roster(np.ones(len(replies.clients), bool), replies.clients, n_clients, False)
+    heard = over_roster(np.ones(len(clients), bool), clients, n_clients, False)
     return CommonFit(shared, heard, np.nan, np.nan, True, np.zeros((0, 4)))
 
 
@@ -262,16 +262,15 @@ def _evidence(problem: Problem, mode: Minimum, cloud: Cloud, tried: Floats) -> f
     return cloud.log_volume + closed + prior - mode.value * problem.n_rows
 
 
-def _clouds(problems: list[Problem], modes: list[Floats]) -> Server:
+def _clouds(problems: list[Problem], modes: list[Floats], n_clients: int) -> Server:
     """Parameters around the mode of every kind, in one round."""
     free = [open_parameters(mode, p.lower, p.upper) for p, mode in zip(problems, modes)]
     around = [neighbours(mode, open_) for mode, open_ in zip(modes, free)]
     wanted = [(p, theta) for p, points in zip(problems, around) for theta in points]
     gradients: list[Floats] = []
     if wanted:
-        replies = yield ask("slopes", wanted, "curvature")
-        told = sums_of(replies, problems[0])
-        gradients = [p.at(theta, sums)[1] for (p, theta), sums in zip(wanted, told)]
+        found, _ = yield from told("slopes", wanted, "curvature", n_clients)
+        gradients = [p.at(theta, sums)[1] for (p, theta), sums in zip(wanted, found)]
     n_points = max(LEAST_CLOUD, CLOUD_SIZE // len(problems))
     clouds, begin = [], 0
     for problem, mode, open_ in zip(problems, modes, free):

@@ -208,8 +208,9 @@ class FmlrResult(Result):
         """The fit in half a line."""
         degrees = " with departures" if self.degrees else ""
         own = " (of a typical site)" if self.own_noise else ""
+        word = "regression" if self.n_components == 1 else "regressions"
         return (
-            f"{len(about.sites)} sites, {self.n_components} regressions{degrees}, "
+            f"{len(about.sites)} sites, {self.n_components} {word}{degrees}, "
             f"noise {self.sigma:.4g}{own}, log likelihood {self.loglik:.6g}"
         )
 

@@ -60,6 +60,7 @@ class HeldOutSettings(Settings):
     coef: Any = setting(None)
     quadratic: Any = setting(None)
     pooled: Any = setting(None)
+    spread: Any = setting(None)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -137,7 +138,8 @@ def scores(clients, cache, settings, common, personal, memory, keys):
         if not len(test.X):
             continue
         rows[:, k] = test.sizes
-        alone = fit_ridges(whole - cache["sums"][:, k], settings.fit_intercept)
+        spread = float(common["spread"][k])
+        alone = fit_ridges(whole - cache["sums"][:, k], settings.fit_intercept, spread)
         one = fit_ridges(common["pooled"][None, k], settings.fit_intercept)
         joined = [
             _normal(test, personal["coef"][:, k, j], personal["quadratic"][:, k, j], settings)
@@ -183,7 +185,8 @@ def program(roster: Roster, settings: HeldOutSettings) -> Program:
         total = sums.sum(axis=(0, 1))
         return HeldOutResult(heard=replies.clients, statistics=everyone, total=total)
     models = {"coef": np.asarray(settings.coef), "quadratic": np.asarray(settings.quadratic)}
-    replies = yield Ask("scores", {"pooled": np.asarray(settings.pooled)}, models)
+    common = {"pooled": np.asarray(settings.pooled), "spread": np.asarray(settings.spread)}
+    replies = yield Ask("scores", common, models)
     told = {n: over_roster(replies[n], replies.clients, m, 0.0) for n in ("totals", "products")}
     rows = over_roster(replies["rows"], replies.clients, m, 0.0)
     return HeldOutResult(heard=replies.clients, rows=rows, **told)
@@ -196,7 +199,10 @@ HELD_OUT = Algorithm(
         "scores": Step(
             scores,
             {"totals": TOTALS, "products": PRODUCTS, "rows": ROWS},
-            common={"pooled": Field(("F", "q"), "sums of products of all sites, fold left out")},
+            common={
+                "pooled": Field(("F", "q"), "sums of products of all sites, fold left out"),
+                "spread": Field(("F",), "spread of targets within sites, fold left out"),
+            },
             personal={
                 "coef": Field(("F", "J", "p"), "coefficients of the joined models, by fold"),
                 "quadratic": Field(("F", "J", "p", "p"), "variance of a target at a row, by fold"),

@@ -8,11 +8,17 @@ from typing import NamedTuple
 import numpy as np
 
 from fedkin.algorithms.mixed_model_settings import MixedModelSettings
-from fedkin.arrays import Arrays, Floats, Indices
+from fedkin.arrays import Arrays, Bools, Floats, Indices
 from fedkin.federation import Federation
+from fedkin.frames import FederationError, Finding
 from fedkin.models.glm_rows import GlmRows
 from fedkin.models.least_squares import packed_statistics
 from fedkin.models.random_covariance import Shape
+from fedkin.names import listed
+
+# Code of the check that targets of counts are whole (`docs/checks.md`), and sites named in it.
+NOT_WHOLE = "FK024"
+SITES_SHOWN = 3
 
 
 class Coordinates(NamedTuple):
@@ -93,20 +99,61 @@ def statistics_of(clients: Federation, settings: MixedModelSettings) -> Floats:
 
 
 def check_counts(clients: Federation, settings: MixedModelSettings) -> None:
-    """Complain about targets that the family does not have."""
+    """Complain about targets that the family does not have, site by site."""
     assert clients.y is not None
-    most = settings.column(clients, settings.trials, 1.0)
+    remedy = "correct them or drop these rows; numbers of any size: family='gaussian'"
     if settings.family == "poisson":
-        bad, rule = clients.y < 0, "counts of at least 0"
+        bad, word = clients.y < 0, "are counts of at least 0"
+    elif settings.trials is None:
+        bad, word = (clients.y < 0) | (clients.y > 1), "are between 0 and 1"
+        remedy = "successes among several trials: trials=; several classes: family='multinomial'"
     else:
-        bad = (clients.y < 0) | (clients.y > most)
-        rule = "between 0 and the trials" if settings.trials is not None else "between 0 and 1"
-    if bad.any():
-        site = clients.names[int(clients.owner[np.argmax(bad)])]
-        raise ValueError(
-            f"site {site!r}: with family={settings.family!r} the target must be {rule}; it is "
-            f"{clients.y[np.argmax(bad)]:g} there"
+        most = settings.column(clients, settings.trials, 1.0)
+        bad, word = (clients.y < 0) | (clients.y > most), "are between 0 and the trials"
+        remedy = "correct successes or trials, or drop these rows"
+    errors = _by_site(clients, bad, f"with family={settings.family!r} targets {word}", remedy)
+    if errors:
+        raise FederationError(errors)
+
+
+def not_whole(clients: Federation, settings: MixedModelSettings) -> list[Finding]:
+    """Targets that are taken for counts and are not whole: no error, but seldom meant.
+
+    One finding for all sites: a column of amounts is one everywhere.
+    """
+    assert clients.y is not None
+    broken = clients.y != np.round(clients.y)
+    if not broken.any():
+        return []
+    where = np.unique(clients.owner[broken])
+    shown = listed([clients.names[k] for k in where], SITES_SHOWN)
+    at = f"site{'s' * (len(where) > 1)} {shown}"
+    fact = (
+        f"target {clients.target_name or 'y'!r} has {int(broken.sum())} of {len(broken)} values "
+        f"that are not whole, such as {clients.y[np.argmax(broken)]:g}, at {at}; "
+        f"family={settings.family!r} takes them for counts, and standard errors rest on that"
+    )
+    remedy = {
+        "poisson": "give counts, and what they are counted in by offset= (its logarithm); amounts "
+        "are for family='gaussian', on the logarithm",
+        "binomial": "give successes and trials=, not shares of them",
+    }[settings.family]
+    return [Finding("warning", None, fact, remedy, NOT_WHOLE, (clients.n_features,))]
+
+
+def _by_site(clients: Federation, bad: Bools, why: str, remedy: str) -> list[Finding]:
+    """An error for every site with targets that cannot be."""
+    assert clients.y is not None
+    counts = np.bincount(clients.owner[bad], minlength=clients.n_clients)
+    found = []
+    for k in np.flatnonzero(counts):
+        own = clients.y[bad & (clients.owner == k)][0]
+        fact = (
+            f"target {clients.target_name or 'y'!r} has {counts[k]} of {clients.sizes[k]} values "
+            f"that cannot be, such as {own:g}: {why}"
         )
+        found.append(Finding("error", clients.names[k], fact, remedy))
+    return found
 
 
 def design_of(clients: Federation, settings: MixedModelSettings) -> Floats:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -319,7 +320,8 @@ def model_and_rows(options: FitOptions) -> tuple[Any, Any]:
 
 def fit(options: FitOptions) -> None:
     """Fit, print, and write the folder of the run."""
-    from fedkin.cli.run_folder import RunFolder, record_of
+    from fedkin.cli.run_folder import CONFIGURATION, RunFolder, record_of
+    from fedkin.report.benefits import can_be_compared
 
     model = model_of(options)
     asked_frame = None
@@ -360,6 +362,9 @@ def fit(options: FitOptions) -> None:
     if options.report:
         written.append(folder.write_report(model, record))
     _say(model, record, predictions, written, options)
+    if benefit is None and not options.as_json and can_be_compared(model):
+        name, place = plain(options.method), shlex.quote(str(folder.path / CONFIGURATION))
+        typer.echo(f"\nAre sites better off than alone? fedkin compare {name} --config {place}")
     nothing = any("there is nothing to learn" in check for check in checks)
     if missing or nothing or (options.strict and (told or checks)):
         raise typer.Exit(NEEDS_ATTENTION)

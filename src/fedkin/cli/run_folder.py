@@ -13,6 +13,7 @@ import numpy as np
 from fedkin.cli.json_text import json_text
 from fedkin.durable import write_bytes
 from fedkin.engines import InProcess
+from fedkin.engines.journal import Journal
 
 CONFIGURATION, RECORD, MODEL, TABLES = "run.toml", "run.json", "model", "tables"
 REPORT = "report.html"
@@ -34,6 +35,8 @@ NUMBERS = (
     "n_rounds_",
     "n_iter_",
 )
+# Of replies in a journal; on disk they are there twice.
+MOST_BYTES = 1_000_000_000
 RUN_FILES = {CONFIGURATION, RECORD, MODEL, TABLES, REPORT, "journal", "predictions.csv"}
 
 
@@ -48,8 +51,16 @@ class Booked(InProcess):
         folder = Path(self.journal)
         folder.mkdir(parents=True, exist_ok=True)
         number = 1 + sum(1 for _ in folder.iterdir())
-        engine = InProcess(progress=self.progress, journal=folder / f"{number}")
+        engine = _Bounded(progress=self.progress, journal=folder / f"{number}")
         return engine.run(algorithm, settings, federation, seed)
+
+
+@dataclass(frozen=True)
+class _Bounded(InProcess):
+    """The engine of this process, with a journal that does not fill the disk."""
+
+    def _book(self, folder: Path) -> Journal:
+        return Journal(folder, MOST_BYTES)
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ class InProcess:
         algorithm.check(settings)
         if self.journal is None:
             return self._drive(algorithm, settings, federation, int(seed), None)
-        journal = Journal(self.journal)
+        journal = self._book(Path(self.journal))
         if isinstance(seed, DrawnSeed) and journal.exists():
             seed = journal.configuration()["seed"]
         journal.open(
@@ -122,6 +122,10 @@ class InProcess:
             return self._drive(algorithm, settings, federation, int(seed), journal)
         finally:
             journal.close()
+
+    def _book(self, folder: Path) -> Journal:
+        """The journal of a run."""
+        return Journal(folder)
 
     def _drive(
         self,

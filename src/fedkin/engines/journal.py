@@ -18,6 +18,7 @@ import json
 import os
 import platform
 import secrets
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,11 +49,16 @@ class Record:
 
 
 class Journal:
-    """Records of one run in one folder."""
+    """Records of one run in one folder.
 
-    def __init__(self, folder: str | Path) -> None:
+    With `most_bytes` a run whose replies are more gives its records up, with a warning: whoever
+    goes on with it begins anew.
+    """
+
+    def __init__(self, folder: str | Path, most_bytes: int | None = None) -> None:
         self.folder = Path(folder)
         self._lock: FolderLock | None = None
+        self._most_bytes, self._bytes = most_bytes, 0
 
     def open(
         self,
@@ -127,6 +133,10 @@ class Journal:
 
     def append(self, record: Record) -> None:
         """Write down a round that is closed."""
+        self._bytes += sum(array.nbytes for array in record.replies.values())
+        if self._most_bytes is not None and self._bytes > self._most_bytes:
+            self._give_up(record)
+            return
         facts = {
             "digest": record.digest,
             "refusals": [refusal.to_json() for refusal in record.refusals],
@@ -137,6 +147,19 @@ class Journal:
         arrays["facts"] = np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)
         path = self._path(record.number)
         save_arrays(path, arrays, copy=path.with_suffix(_COPY))
+
+    def _give_up(self, record: Record) -> None:
+        """Remove the records; said once."""
+        kept = [path for path in self.folder.glob("round-*") if path.suffix in (".npz", _COPY)]
+        for path in kept:
+            path.unlink()
+        if kept or record.number == 1:
+            warnings.warn(
+                f"the journal in {self.folder} was given up: {len(record.asked)} sites sent "
+                f"{self._bytes / 1e9:.1f} GB up to round {record.number}, and the limit is "
+                f"{(self._most_bytes or 0) / 1e9:.1f} GB; the fit goes on and cannot be resumed",
+                stacklevel=2,
+            )
 
     def read(self, number: int) -> Record | None:
         """The record of a round, or None if it was never closed or cannot be read."""

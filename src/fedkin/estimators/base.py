@@ -26,7 +26,14 @@ from fedkin.checks import CheckWarning, findings_at_fit
 from fedkin.engines import InProcess
 from fedkin.estimators.words import completed
 from fedkin.federation import Federation
-from fedkin.frames import FederationError, Finding, plain_names, value_errors
+from fedkin.frames import (
+    FederationError,
+    Finding,
+    named_apart,
+    plain_names,
+    target_vector,
+    value_errors,
+)
 from fedkin.names import canonical_name, canonical_names, listed, site_labels
 from fedkin.protocol import Algorithm, DrawnSeed, Run
 from fedkin.protocol.gate import LOSSES
@@ -189,7 +196,7 @@ class FederatedEstimator(BaseEstimator, ABC):
         settings = self._settings_for(settings, federation)
         if federation is not None:
             self._check_data(federation, settings)
-            self._warn_of(findings_at_fit(federation))
+            self._warn_of(findings_at_fit(federation, self._uses_target()))
         elif self._weighted(None):
             self._check_takes_weights()
         self._keep(self._run_with(settings, federation), settings)
@@ -386,11 +393,8 @@ class FederatedEstimator(BaseEstimator, ABC):
             # What is asked of it comes in its own order; the caller puts it in the table's.
             return replace(self._with_columns_of_the_fit(X), of_table=0), X.given_order
         rows, sites = self._rows_and_sites(X, groups)
-        if y is not None:
-            y = np.asarray(y, dtype=np.float64)
-            if y.shape != (len(rows),):
-                raise ValueError(f"y has shape {y.shape}; X has {len(rows)} rows")
-        return Federation.of_known_sites(rows, sites, y)
+        target = None if y is None else target_vector(y, len(rows))
+        return Federation.of_known_sites(rows, sites, target)
 
     def _new_clients(self, X: Any, y: Any, groups: Any, needs_target: bool = True) -> Federation:
         """Rows of sites to `adapt` to."""
@@ -700,20 +704,33 @@ def without_groups_of_unheard(sites: Table) -> Table:
 @contextmanager
 def _words_are_named(X: Any) -> Iterator[None]:
     """scikit-learn says that words are no numbers; this adds in which columns, and what to do."""
+    kinds = getattr(X, "dtypes", None)
+    if kinds is not None and hasattr(X, "columns"):
+        named_apart(X)
+        dates = [str(n) for n, k in zip(X.columns, kinds) if _time(k)]
+        if dates:
+            raise ValueError(f"columns {listed(dates)} hold dates or spans of time; {_TO_NUMBERS}")
     try:
         yield
     except ValueError as error:
         if not str(error).startswith("could not convert string to float"):
             raise
-        kinds = getattr(X, "dtypes", None)
         names = (
             [] if kinds is None else [str(n) for n, k in zip(X.columns, kinds) if not _number(k)]
         )
         where = f" (columns {listed(names)})" if names else ""
-        raise ValueError(
-            f"{error}{where}; Federation.from_frame(table, client=..., target=...) turns words "
-            "into levels and dates into days, or encode them"
-        ) from None
+        raise ValueError(f"{error}{where}; {_TO_NUMBERS}") from None
+
+
+_TO_NUMBERS = (
+    "Federation.from_frame(table, client=..., target=...) turns words into levels and dates into "
+    "days, or encode them"
+)
+
+
+def _time(kind: Any) -> bool:
+    """Whether a column of a frame holds dates, times or spans of time."""
+    return str(kind).lower().startswith(("date", "time", "duration", "period"))
 
 
 def _number(kind: Any) -> bool:

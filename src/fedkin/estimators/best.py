@@ -452,10 +452,10 @@ class Best(FederatedEstimator):
         """Ways and sites as tables; which way won overall, and where another did."""
         check_is_fitted(self, "ways_")
         won = self.won_at()
-        scores = {"log score": np.nanmean(self.held_out_.means("log"), axis=1)}
+        scores = {"log score": self.held_out_.typical("log")}
         other = next((m for m in (RMSE, "error") if m in self.held_out_.metrics), None)
         if other is not None:
-            scores[other] = np.nanmean(self.held_out_.means(other), axis=1)
+            scores[other] = self.held_out_.typical(other)
         ways = Table(
             {
                 "way": list(self.ways_),

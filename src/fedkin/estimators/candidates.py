@@ -24,6 +24,9 @@ CURVE_COLUMNS = 2
 CURVE_ROWS = 3000
 # Of kinds with many columns, departures and noises of their own would take minutes a fit.
 KINDS_ALONE = {"degrees": False, "site_noise": "common"}
+# A noise of every site's own is tried up to so many sites times squares of columns: 300 sites of 31
+# columns (Males of plm, whose words are levels) take minutes a fit, and eight fits are made.
+OWN_NOISE_COST = 50_000
 # Where sites are more, fits cost more and single ones tell less: a common curve in a plane is
 # carried by fewer points (a site sends their squares), kinds have one noise, and sites that come
 # later are foretold from parts that leave more of them out.
@@ -80,7 +83,8 @@ def linear_ways(statistics: np.ndarray, seed: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if filled > 1:
         found["by degrees"] = MixedModel(covariance=covariance)
-        if _noise_differs(statistics):
+        dear = filled * n_features**2 > OWN_NOISE_COST
+        if not dear and _noise_differs(statistics):
             found["by degrees, own noise"] = MixedModel(covariance=covariance, site_noise="own")
     if filled >= KINDS_SITES:
         plain = {"site_noise": "common"} if has_many_sites(filled) else {}

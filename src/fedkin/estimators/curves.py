@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedkin.estimators.base import SHARED_WORDS, FederatedEstimator, check_values
 from fedkin.federation import Federation
+from fedkin.models.common_site import CommonSiteCurve, foresee
 from fedkin.models.curves import Curve, Rescaled
 from fedkin.models.estimates import checked_level
 from fedkin.models.gp_rows import standardisation
@@ -73,7 +74,7 @@ class CurveEstimator(RegressorMixin, FederatedEstimator, ABC):
         level = None if level is None else checked_level(level)
         rows, names = self._checked_rows(X, groups)
         mean, std = np.empty(len(rows)), np.empty(len(rows))
-        for curve, where in self._by_site(names):
+        for curve, where in self._by_site(names, rows):
             mean[where], std[where] = curve.predict(rows[where])
         if not return_std and level is None:
             return mean
@@ -97,7 +98,7 @@ class CurveEstimator(RegressorMixin, FederatedEstimator, ABC):
         rows, names = self._checked_rows(X, groups)
         target = target_of(X, y, names)
         density = np.empty(len(rows))
-        for curve, where in self._by_site(names):
+        for curve, where in self._by_site(names, rows):
             density[where] = curve.log_density(rows[where], target[where])
         return density
 
@@ -143,12 +144,23 @@ class CurveEstimator(RegressorMixin, FederatedEstimator, ABC):
         check_is_fitted(self)
         return self._rows_and_sites(X, groups)
 
-    def _by_site(self, names: np.ndarray) -> Iterator[tuple[Curve, np.ndarray]]:
-        """Each distinct site's curve with the positions of its rows."""
+    def _by_site(
+        self, names: np.ndarray, rows: np.ndarray | None = None
+    ) -> Iterator[tuple[Curve, np.ndarray]]:
+        """Each distinct site's curve with the positions of its rows.
+
+        With `rows`, curves that can be asked many at once are, before they are asked one by one.
+        """
         distinct, codes = np.unique(names, return_inverse=True)
         cuts = np.cumsum(np.bincount(codes, minlength=len(distinct)))[:-1]
         places = np.split(np.argsort(codes, kind="stable"), cuts)
-        yield from ((self._curve(str(name)), where) for name, where in zip(distinct, places))
+        found = ((self._curve(str(name)), where) for name, where in zip(distinct, places))
+        if rows is None:
+            yield from found
+            return
+        curves = list(found)
+        foresee([(c, rows[where]) for c, where in curves if isinstance(c, CommonSiteCurve)])
+        yield from curves
 
 
 class OneCurveEstimator(CurveEstimator):

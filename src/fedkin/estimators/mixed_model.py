@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedkin.algorithms.mixed_model import MIXED_MODEL
-from fedkin.algorithms.mixed_model_data import check_counts
+from fedkin.algorithms.mixed_model_data import check_counts, not_whole
 from fedkin.algorithms.mixed_model_settings import CLASSES, COUNTS
 from fedkin.algorithms.softmax_mixed import SOFTMAX_MIXED
 from fedkin.engines import InProcess
@@ -233,6 +233,7 @@ class MixedModel(ReadMixedModel):
         super()._check_data(federation, settings)
         if settings.family in COUNTS:
             check_counts(federation, settings)
+            self._warn_of(not_whole(federation, settings))
 
     def _run_with(self, settings, federation):
         if self.family != CLASSES:

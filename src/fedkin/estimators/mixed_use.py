@@ -11,7 +11,7 @@ from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from fedkin.algorithms.mixed_model_data import check_counts
+from fedkin.algorithms.mixed_model_data import check_counts, not_whole
 from fedkin.algorithms.mixed_model_facts import Rows
 from fedkin.algorithms.mixed_model_settings import CLASSES, MixedModelSettings
 from fedkin.algorithms.mixed_model_words import (
@@ -137,6 +137,7 @@ class FittedMixedModel(RegressorMixin, FederatedEstimator):
             return self
         if not self._used.gaussian:
             check_counts(clients, self._used)
+            self._warn_of(not_whole(clients, self._used))
         known = self._facts.n_places
         self._facts = self._facts.extended(clients)
         self._place |= {name: known + k for k, name in enumerate(clients.names)}

@@ -3,6 +3,10 @@
 Plain models with an honest spread, as a careful person fits them without any federation: ridge
 regression averaged over the strength of the ridge, and softmax regression with a ridge chosen by
 rows left out. Each either at every site by itself or once for all rows.
+
+Whoever stays alone knows one thing that the own rows may not tell: how far such targets lie apart
+at a site (`spread_within`). Two equal targets would else be taken for targets without noise, and
+what joining gains over that would say nothing of joining.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from sklearn.base import BaseEstimator
 
 from fedkin.federation import Federation
 from fedkin.models.least_squares import packed_statistics
-from fedkin.models.ridge_evidence import fit_ridges
+from fedkin.models.ridge_evidence import fit_ridges, spread_within
 
 # Strengths C of softmax regression that are tried, and the most folds by which one is chosen.
 STRENGTHS = (0.01, 0.1, 1.0, 10.0)
@@ -44,15 +48,17 @@ class PlainRegression(BaseEstimator):
             statistics = statistics.sum(axis=0, keepdims=True)
         return self._from_sums(statistics, federation.names)
 
-    def _from_sums(self, statistics: np.ndarray, names: Any):
-        self._statistics = statistics
-        self._fits = fit_ridges(statistics, self.fit_intercept)
+    def _from_sums(self, statistics: np.ndarray, names: Any, spread: float | None = None):
+        if spread is None:
+            spread = 0.0 if self.pooled else spread_within(statistics, self.fit_intercept)
+        self._statistics, self._spread = statistics, spread
+        self._fits = fit_ridges(statistics, self.fit_intercept, spread)
         self._places = {name: k for k, name in enumerate(names)}
         return self
 
     def shared_part(self) -> Any:
-        """Sums of all rows, if one model serves all; else the sites' names."""
-        return self._statistics if self.pooled else list(self._places)
+        """Sums of all rows, if one model serves all; else the sites' names and targets' spread."""
+        return self._statistics if self.pooled else [list(self._places), self._spread]
 
     def site_parts(self) -> dict[str, dict[str, np.ndarray]]:
         """Sums of every site's rows, by site, where each has its own model."""
@@ -64,13 +70,15 @@ class PlainRegression(BaseEstimator):
         """The fit again from `shared_part` and `site_parts`, of those sites that are here."""
         if self.pooled:
             return self._from_sums(np.asarray(shared), ())
+        # Before sites knew a spread, their names were all that was kept.
+        names, spread = shared if isinstance(shared[0], list) else (shared, 0.0)
         # The sums of a site that is not here are stand-ins: it is not asked.
-        known = [name for name in shared if name in own]
+        known = [name for name in names if name in own]
         if not known:
             self._places = {}
             return self
-        sums = [own.get(name, own[known[0]])["sums"] for name in shared]
-        self._from_sums(np.stack(sums), shared)
+        sums = [own.get(name, own[known[0]])["sums"] for name in names]
+        self._from_sums(np.stack(sums), names, spread)
         self._places = {name: k for name, k in self._places.items() if name in own}
         return self
 

@@ -20,6 +20,7 @@ from fedkin.engines.journal import Record
 from fedkin.engines.kept import KeptReplies
 from fedkin.inference.held_out import HeldOut, Scores
 from fedkin.models.least_squares import n_coefficients
+from fedkin.models.ridge_evidence import spread_within
 from fedkin.protocol import Replies
 
 ALONE, JOINING, ONE = "alone", "joining", "one model"
@@ -84,11 +85,12 @@ def scores_of_ways(engine: Any, ways: Mapping[str, Any], known: FoldSums) -> Hel
         [_as_forms(fitted_to_sums(way, known, known.without(k)), known) for way in ways.values()]
         for k in range(n_folds)
     ]
-    whole = known.whole.sum(axis=0)
+    whole, intercept = known.whole.sum(axis=0), known.settings.fit_intercept
     asked = known.settings.replace(
         coef=np.stack([np.stack([c for c, _ in fold], axis=1) for fold in models], axis=1),
         quadratic=np.stack([np.stack([f for _, f in fold], axis=1) for fold in models], axis=1),
         pooled=np.stack([whole - known.sums[:, k].sum(axis=0) for k in range(n_folds)]),
+        spread=np.array([spread_within(known.without(k), intercept) for k in range(n_folds)]),
     )
     found = engine.run(HELD_OUT, asked, None, known.seed).result
     return summed(found, (ALONE, *ways, ONE), known.names, known.sizes)

@@ -24,6 +24,10 @@ WORDS = {"log": "log score", RMSE: "RMSE", "error": "error"}
 # The margin is at least so many half widths of a typical site's interval: a difference of twice
 # that is seen nearly always, and none at all is called none nearly always.
 HALF_WIDTHS = 2.0
+# A few sites make the mean gain if it is more than so many times that of the median site.
+OF_A_FEW = 2.0
+# Changes of the median site's RMSE below this many per cent are none.
+LEAST_CHANGE = 0.5
 # Folds of sites, for sites that come later.
 SITE_FOLDS = 5
 # Folds of rows: ten for the answer, five besides to see what more rows for training would change.
@@ -150,11 +154,42 @@ class Benefit:
         answer = f"Joining ({self.method}) {said} of {m} sites"
         hurt = [name for name, word in zip(self.sites, verdicts) if word == HURTS]
         named = f" ({listed(hurt)} {'are' if len(hurt) > 1 else 'is'} hurt)" if hurt else ""
+        ends = f"{read_out(found.mean_low)} to {read_out(found.mean_high)}"
         mean = (
-            f"on average it gains {read_out(found.mean)} in {WORDS[self.metric]} "
-            f"({read_out(found.mean_low)} to {read_out(found.mean_high)}) over staying alone"
+            f"on average it gains {read_out(found.mean)} in {WORDS[self.metric]} ({ends}) over "
+            "staying alone"
+            if not found.mean < 0
+            else f"on average it loses {read_out(-found.mean)} in {WORDS[self.metric]} against "
+            f"staying alone (a gain from {ends})"
         )
-        return f"{answer}{named}; {mean}. {self._margin_in_words()}"
+        said = [f"{answer}{named}; {mean}{self._typical_in_words()}.", self._error_in_words()]
+        return " ".join([*filter(None, said), self._margin_in_words()])
+
+    def _typical_in_words(self) -> str:
+        """What the median site gains, where a few sites make the mean."""
+        found = self.against_alone
+        known = found.own[np.isfinite(found.own)]
+        if abs(found.mean) <= self.floor * float(np.nanmean(self._unit())) or not len(known):
+            return ""
+        median = float(np.median(known))
+        if found.mean * median > 0 and abs(found.mean) <= OF_A_FEW * abs(median):
+            return ""
+        return f", but a few sites make that mean: the median site gains {read_out(median)}"
+
+    def _error_in_words(self) -> str:
+        """What becomes of the error beside the log score, which few can picture."""
+        if self.metric != "log" or RMSE not in self.held_out.metrics:
+            return ""
+        means, ways = self.held_out.means(RMSE), self.held_out.ways
+        alone, joining = means[ways.index(ALONE)], means[ways.index(JOINING)]
+        known = np.isfinite(alone) & np.isfinite(joining) & (alone > 0)
+        if not known.any():
+            return ""
+        change = 100 * (float(np.median(joining[known] / alone[known])) - 1)
+        if abs(change) < LEAST_CHANGE:
+            return "The error (RMSE) of the median site stays the same."
+        word = "falls" if change < 0 else "rises"
+        return f"The error (RMSE) of the median site {word} by {read_out(abs(change), 2)} %."
 
     def _margin_in_words(self) -> str:
         unit = {"log": "a row", RMSE: "of a site's RMSE", "error": "of the rows"}[self.metric]

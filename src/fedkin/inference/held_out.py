@@ -61,6 +61,15 @@ class HeldOut:
             return np.sqrt(np.maximum(-mean, 0.0))
         return -mean if metric == "error" else mean
 
+    def typical(self, metric: str) -> Floats:
+        """Score of every way at a typical site, (ways,): the mean over sites, of RMSE the median.
+
+        A line through two rows that lie side by side errs by any amount, and one such site would
+        make a mean of errors.
+        """
+        means = self.means(metric)
+        return np.nanmedian(means, axis=1) if metric == RMSE else np.nanmean(means, axis=1)
+
     def paired(self, metric: str, way: str, other: str) -> Paired:
         """Differences of two ways; those of RMSE by the difference of squares over the sum."""
         a, b = self.ways.index(way), self.ways.index(other)

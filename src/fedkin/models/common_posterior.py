@@ -22,6 +22,7 @@ from fedkin.models.gaussian_process import LOG_2PI
 from fedkin.models.inducing import Points, feature_values, not_carried
 
 Floats = NDArray[np.float64]
+Indices = NDArray[np.intp]
 
 # Precisions are kept above this share of those that a known common curve would leave.
 LEAST_PRECISION = 1e-12
@@ -85,24 +86,42 @@ def site_from_nearest(
     X: Floats,
 ) -> tuple[Floats, Floats]:
     """As `site_posterior`, every row X (n, d) from rows (n, k, d) and targets (n, k) of its own."""
-    rows, y = near
+    return sites_posterior(form, full, points, known, near, X, np.arange(len(X)))
+
+
+def sites_posterior(
+    form: CommonForm,
+    full: Floats,
+    points: Points,
+    known: Weights,
+    own: tuple[Floats, Floats],
+    X: Floats,
+    owner: Indices,
+) -> tuple[Floats, Floats]:
+    """As `site_posterior`, at once of m sites with k rows each.
+
+    `own` are the sites' rows (m, k, d) and targets (m, k); `owner` (n,) says whose each of the rows
+    X (n, d) is.
+    """
+    rows, y = own
     d, part = X.shape[1], parameters(form, full)
-    flat = _scaled(form, full, points, rows.reshape(-1, d)).reshape(*y.shape, -1)
     phi = _scaled(form, full, points, X)
-    own = part.own * curve(form.own, part.own_lengths, rows, rows)[0]
-    inverse, _ = inverted(site_covariance(part, rows, own, np.ones(y.shape)), np.ones(y.shape))
+    features = _scaled(form, full, points, rows.reshape(-1, d)).reshape(*y.shape, phi.shape[1])
+    departs = part.own * curve(form.own, part.own_lengths, rows, rows)[0]
+    inverse, _ = inverted(site_covariance(part, rows, departs, np.ones(y.shape)), np.ones(y.shape))
     swelling = part.swelling(rows)
     inverse = inverse / (swelling[:, :, None] * swelling[:, None, :])
+    rows, swelling = rows[owner], swelling[owner]
     across = curve(form.own, part.own_lengths, X[:, None], rows)[0][:, 0]
     lean = np.einsum("nd,nkd->nk", part.leaning(X), part.leaning(rows))
     cross = (
         part.swelling(X)[:, None] * swelling * (part.level + part.slope * lean + part.own * across)
     )
-    pull = np.einsum("nk,nkl->nl", cross, inverse)
-    there = phi - np.einsum("nk,nkf->nf", pull, flat)
+    pull = np.einsum("nk,nkl->nl", cross, inverse[owner])
+    there = phi - np.einsum("nk,nkf->nf", pull, features[owner])
     left = _departure_variance(form, full, X) - np.einsum("nk,nk->n", pull, cross)
     variance = _carried(there, known) + _not_carried(form, full, points, phi, X) + left
-    return there @ known.mean + np.einsum("nk,nk->n", pull, y), variance
+    return there @ known.mean + np.einsum("nk,nk->n", pull, y[owner]), variance
 
 
 def left_out(

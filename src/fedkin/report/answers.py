@@ -17,11 +17,16 @@ NAMED = 5
 
 def answer(model: Any, record: Mapping[str, Any] | None = None) -> str:
     """What was found, what it cost in privacy, and what to look at: a few plain sentences."""
+    return " ".join(part for part in answer_and_more(model, record) if part)
+
+
+def answer_and_more(model: Any, record: Mapping[str, Any] | None = None) -> tuple[str, str]:
+    """The same in two parts: what was found and whether joining helps, which is asked first; then
+    what that rests on."""
     found = _found(model)
-    # Whether joining helps is asked first, right after what joining is.
-    said = [*found[:1], *_benefit(record or {}), *found[1:]]
-    said += [_travelled(model), *_attention(model, record)]
-    return " ".join(sentence for sentence in said if sentence)
+    first = [*found[:1], *_benefit(record or {})]
+    more = [*found[1:], _travelled(model), *_attention(model, record)]
+    return " ".join(filter(None, first)), " ".join(filter(None, more))
 
 
 def _found(model: Any) -> list[str]:
@@ -48,18 +53,18 @@ TOGETHER = (
 
 def _left_out_errors(model: Any) -> dict[str, str]:
     """Errors of the ways at rows left out, in brackets, where a number or classes are predicted."""
-    names = {"rmse": "RMSE", "error": "error"}
+    names = {"rmse": "median RMSE", "error": "error"}
     found = next((metric for metric in names if metric in model.held_out_.metrics), None)
     if found is None:
         return {}
-    means = np.nanmean(model.held_out_.means(found), axis=1)
-    return {way: f" ({names[found]} {read_out(mean)})" for way, mean in zip(model.ways_, means)}
+    errors = zip(model.ways_, model.held_out_.typical(found))
+    return {way: f" ({names[found]} {read_out(error)})" for way, error in errors}
 
 
 def _best_way(model: Any) -> list[str]:
     """Which way of sharing has the largest weight, how well it foretells, and what it found."""
     ways, best, m = list(model.ways_), model.best_way_, len(model.client_names_)
-    scores = dict(zip(ways, np.nanmean(model.held_out_.means("log"), axis=1)))
+    scores = dict(zip(ways, model.held_out_.typical("log")))
     what = f" ({WAYS[best]})" if best in WAYS else ""
     won = int((model.site_weights_.argmax(axis=1) == ways.index(best)).sum())
     share = f"{100 * model.weights_[ways.index(best)]:.0f} %"
@@ -86,6 +91,13 @@ def _alone_is_best(model: Any) -> str:
     if m == 1:
         return "There is one site only: nobody to share with."
     elsewhere = m - len(model.won_at()["alone"])
+    scores = dict(zip(model.ways_, model.held_out_.typical("log")))
+    better = max(scores, key=lambda way: scores[way])
+    if better != "alone":
+        return (
+            f"Whether joining helps is not clear: {better!r} has the better mean score, staying "
+            "alone the larger weight."
+        )
     if not elsewhere:
         return "Joining does not help: no way of sharing foretells left-out rows better."
     return (

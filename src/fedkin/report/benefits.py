@@ -31,5 +31,19 @@ def benefit_record(found: Any) -> dict[str, Any]:
     }
 
 
+def can_be_compared(model: Any) -> bool:
+    """Whether there is a way to stay alone that a fitted method can be compared with.
+
+    `Best` has compared already.
+    """
+    if hasattr(model, "ways_") or not hasattr(model, "predict"):
+        return False
+    try:
+        model._ways()
+    except ValueError:
+        return False
+    return len(model.client_names_) > 1
+
+
 def _plain(values: Any) -> list[float | None]:
     return [float(v) if np.isfinite(v) else None for v in np.asarray(values, dtype=np.float64)]

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from fedkin.displays.specs import pictures
-from fedkin.report.answers import answer
+from fedkin.report.answers import answer_and_more
+from fedkin.report.benefits import can_be_compared
 from fedkin.report.words import of_card, of_column
 from fedkin.tables import Table, digits_that_tell
 
@@ -56,6 +57,7 @@ def report(model: Any, record: Mapping[str, Any] | None = None, title: str | Non
         .render(
             title=content["title"],
             answer=content["answer"],
+            more=content["more"],
             style=(folder / "report.css").read_text(encoding="utf-8"),
             script=(folder / "report.js").read_text(encoding="utf-8"),
             content=_json(content),
@@ -72,11 +74,13 @@ def content_of(model: Any, record: Mapping[str, Any], title: str | None = None) 
         tables["sites"] = _with_benefit(tables["sites"], record)
         tables = {"sites": tables.pop("sites"), **tables}
     about = record.get("data", {})
+    answer, more = answer_and_more(model, record)
     name = type(model).__name__
     where = f": {about['file'].rsplit('/', 1)[-1]}" if "file" in about else ""
     return {
         "title": title or f"{name}{where}",
-        "answer": answer(model, record),
+        "answer": answer,
+        "more": more,
         "subtitle": summary.title,
         "notes": list(record.get("notes", ())),
         "cards": _cards(model, record),
@@ -218,8 +222,11 @@ def _next(model: Any, record: Mapping[str, Any]) -> list[str]:
         steps.append("Fit again with a larger --max-rounds: the search had not come to its end.")
     if any("have no more rows than there are features" in t for t in record.get("checks", ())):
         steps.append("Leave columns out (--features), or collect rows at the smallest sites.")
-    if not record.get("benefit") and not hasattr(model, "ways_"):
-        steps.append("Ask what joining gives each site: fedkin compare METHOD data.csv.")
+    if not record.get("benefit") and can_be_compared(model):
+        steps.append(
+            "Ask whether sites are better off than alone, in the folder of the run: "
+            f"fedkin compare {type(model).__name__.lower()} --config run.toml."
+        )
     steps.append("Predict new rows: fedkin predict RUN new.csv; rows of a new site: fedkin adapt.")
     steps.append("On real sites the same method runs without data leaving them: see the README.")
     return steps

@@ -45,7 +45,8 @@ COLUMNS = {
     "point": "Weight in the prediction of a single number, by squared errors of left-out rows.",
     "left-out log score": "Mean log density of rows that the fit had not seen; the higher, the "
     "better.",
-    "left-out rmse": "Root mean squared error at rows that the fit had not seen.",
+    "left-out rmse": "Root mean squared error at rows that the fit had not seen, at the median "
+    "site.",
     "left-out error": "Share of wrong classes at rows that the fit had not seen.",
     "sites won": "Sites at which this way has the largest weight.",
     "weight at new sites": "Its weight at a site that was not in the fit.",

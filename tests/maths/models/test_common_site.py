@@ -17,6 +17,7 @@ from fedkin.models.common_site import (
     CommonSiteCurve,
     Shared,
     Units,
+    foresee,
     form_of,
     left_out_of,
 )
@@ -186,3 +187,32 @@ def test_large_sites_are_predicted_from_some_of_their_rows(large):
     some = CommonSiteCurve(shared, *data.client(3), 150, large).predict(grid)
     assert (np.abs(some[0] - exact[0]) < 0.5 * exact[1]).all()
     np.testing.assert_allclose(some[1], exact[1], rtol=0.1)
+
+
+def test_many_small_sites_at_once_are_predicted_as_one_after_another():
+    """Sites of one, three and no rows, of two common curves, and a large one that goes alone."""
+    rng = np.random.default_rng(3)
+    sizes = [1, 3, 3, 0, 0, 3, 40, 1]
+    data = Federation.from_clients([(rng.normal(size=(n, 1)), rng.normal(size=n)) for n in sizes])
+    units = Units(np.array([[0.1], [0.8]]), np.array([0.2, 1.3]))
+    shared = shared_of(data.take(np.flatnonzero(data.sizes)), units)
+    other = shared._replace(mean=shared.mean + 0.5)
+    members = {False: shared.each(), True: other.each()}
+
+    def curves():
+        return [
+            CommonSiteCurve(other if k == 5 else shared, *data.client(k), members=members[k == 5])
+            for k in range(len(sizes))
+        ]
+
+    rows = [rng.normal(size=(1 + k % 3, 1)) for k in range(len(sizes))]
+    alone, together = curves(), curves()
+    foresee(list(zip(together, rows)))
+    assert [len(c._kept) for c in together] == [1, 1, 1, 1, 1, 0, 0, 1], (
+        "alone in its kind or large"
+    )
+    for one, also, X in zip(alone, together, rows):
+        for a, b in zip(one.moments(X), also.moments(X)):
+            np.testing.assert_allclose(b, a, rtol=1e-9)
+    elsewhere = rng.normal(size=(2, 1))
+    np.testing.assert_array_equal(together[1].moments(elsewhere)[0], alone[1].moments(elsewhere)[0])
