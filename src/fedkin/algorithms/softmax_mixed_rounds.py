@@ -12,6 +12,7 @@ from fedkin.algorithms.softmax_mixed_result import SoftmaxMixedResult
 from fedkin.algorithms.softmax_mixed_sets import (
     FROM_COMMON,
     INTERCEPT_BEYOND,
+    LEAST_LOG,
     Centre,
     Sets,
     equal_sets,
@@ -51,11 +52,22 @@ class Stage(NamedTuple):
         parts = (self.coef[which], self.information[which], self.converged[which])
         return Stage(sets, *parts, self.together)
 
+    def distinct(self) -> tuple[Stage, Indices]:
+        """Every set once, and where each of the sets is among those."""
+        logs, coef = self.sets.departures, self.coef
+        alike = (logs[:, None] == logs).all(axis=(2, 3)) & (coef[:, None] == coef).all(axis=(2, 3))
+        first, place = np.unique(alike.argmax(axis=1), return_inverse=True)
+        return self.only(first), place
+
 
 class Verdict(NamedTuple):
-    """Of every set: mean loss of rows left out (G,), and sums over sites about departures."""
+    """Of every set: mean loss of rows left out (G,), and sums over sites about departures.
+
+    `apart` (G,) is the mean loss of sites that are left out, where sites do not depart.
+    """
 
     loss: Floats
+    apart: Floats
     departed: Floats
     determined: Floats
 
@@ -76,6 +88,11 @@ class Best(NamedTuple):
     converged: bool
     information: Floats
     together: bool
+
+    @property
+    def departs(self) -> bool:
+        """Whether sites depart at all."""
+        return bool((self.departures > LEAST_LOG).any())
 
     def pattern(self, block: Indices, is_level: Bools) -> Floats:
         """How the departures found would have single classes move, (C, d)."""
@@ -114,6 +131,19 @@ def better(best: Best | None, stage: Stage, verdict: Verdict) -> Best:
     )
 
 
+def as_they_are(commons: Stage, sets: Sets) -> Stage:
+    """Sets with the B of those common models whose variances are nearest."""
+    away = np.abs(sets.common[:, None] - commons.sets.common)
+    which = first_least(away, axis=1)
+    near = commons.only(which)
+    return Stage(Sets(sets.departures, near.sets.common), *near[1:4], together=True)
+
+
+def for_new_sites(commons: Stage, verdict: Verdict, n_sites: int) -> Floats:
+    """B (C, d) of the common model that sites left out lose the least by."""
+    return np.asarray(commons.coef[first_least(verdict.apart if n_sites > 1 else verdict.loss)])
+
+
 @dataclass
 class Fit:
     """A fit in progress; `left` rounds are left, `tried` is what was judged."""
@@ -149,17 +179,10 @@ class Fit:
         pattern = best.pattern(self.block, self.is_level)
         return Centre(*(at or (best.departures, best.common)), pattern)
 
-    def from_common(self, common: Best) -> Stage:
-        """Sets of departures from the common model as it is; no B has to be found."""
-        levels = [(f, f + INTERCEPT_BEYOND, common.common) for f in FROM_COMMON]
-        return self.as_it_is(common, equal_sets(np.array(levels), self.n_classes, self.is_level))
-
-    def as_it_is(self, common: Best, sets: Sets) -> Stage:
-        """Sets with the B of the common model."""
-        n = len(sets.common)
-        coef = np.repeat(common.coef[None], n, axis=0)
-        information = np.repeat(common.information[None], n, axis=0)
-        return Stage(sets, coef, information, np.full(n, common.converged), True)
+    def from_common(self, commons: Stage, log_variance: float) -> Stage:
+        """Sets of departures from a common model as it is; no B has to be found."""
+        levels = [(f, f + INTERCEPT_BEYOND, log_variance) for f in FROM_COMMON]
+        return as_they_are(commons, equal_sets(np.array(levels), self.n_classes, self.is_level))
 
     def message(self, logs: Floats, coef: Floats) -> Arrays:
         """What sites are told of sets."""
@@ -219,15 +242,18 @@ class Fit:
     def judge(self, stage: Stage) -> Server:
         """What rows left out lose, and what departures say of variances."""
         self.left -= 1
+        distinct, place = stage.distinct()
         message = {
-            **self.message(stage.sets.departures, stage.coef),
-            "information": stage.information,
+            **self.message(distinct.sets.departures, distinct.coef),
+            "information": distinct.information,
             "together": np.array(float(stage.together)),
         }
         replies = yield Ask("judge", message, note="rows left out")
-        loss = replies.total("loss") / max(float(replies.total("counted")), 1e-300)
-        self._remember(stage.sets, loss)
-        return Verdict(loss, replies.total("departed"), replies.total("determined"))
+        counted = max(float(replies.total("counted")), 1e-300)
+        loss, apart = replies.total("loss") / counted, replies.total("apart") / counted
+        verdict = Verdict(loss, apart, replies.total("departed"), replies.total("determined"))
+        self._remember(distinct.sets, loss)
+        return verdict.only(place)
 
     def _remember(self, sets: Sets, loss: Floats) -> None:
         level = sets.departures[..., self.is_level].sum(axis=-1).mean(axis=1)

@@ -11,15 +11,16 @@ from fedkin.ties import first_least
 
 # The first sets of log variances: of B without departures; then of features' departures and of B.
 # Intercepts' departures go with features'.
-TOGETHER_LOGS = (-1.5, 0.5, 2.5)
+TOGETHER_LOGS = (-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0)
 FEATURE_LOGS = (-5.0, -3.0, -1.2, 0.6)
 COMMON_LOGS = (-0.5, 1.6)
 # Of features' departures from the common model.
-FROM_COMMON = tuple(np.linspace(-6.0, 2.0, 11))
+FROM_COMMON = tuple(np.linspace(-6.0, 2.0, 6))
 INTERCEPT_BEYOND = float(np.log(1.0 / 0.3))
 # Later sets go so far on the way to what departures say of single classes.
 ON_THE_WAY = (0.5, 1.0)
 N_SETS = len(TOGETHER_LOGS) + len(FEATURE_LOGS) * len(COMMON_LOGS)
+# Variances that are all the least stand for no departures.
 LEAST_LOG, MOST_LOG = -10.0, 5.0
 # A parabola's vertex counts up to this share of the points' span beyond them.
 BEYOND = 0.25
@@ -93,19 +94,18 @@ def equal_sets(levels: Floats, n_classes: int, is_level: Bools) -> Sets:
 def sets_around(centre: Centre, size: float, is_level: Bools, together: bool) -> Around:
     """Sets at the centre, `size` to both sides of it in each of the three, and by classes.
 
-    `together`: B is the common model and stays, so that its variance does.
+    `together`: B is one of the common models, whose variances are so far from each other.
     """
     none = np.zeros(centre.departures.shape)
-    axes = [Axis(none + ~is_level, 0.0, (size, -size))]
-    if not together:
-        axes.append(Axis(none, 1.0, (size, -size)))
+    aside = TOGETHER_LOGS[1] - TOGETHER_LOGS[0] if together else size
+    axes = [
+        Axis(none + ~is_level, 0.0, (size, -size)),
+        Axis(centre.pattern, 0.0, ON_THE_WAY),
+        Axis(none, 1.0, (aside, -aside)),
+    ]
     if is_level.any():
         axes.append(Axis(none + is_level, 0.0, (size, -size)))
-    axes.append(Axis(centre.pattern, 0.0, ON_THE_WAY))
-    moves = [(axis, step) for axis in axes for step in axis.steps]
-    # As many sets as at first: sites look for their departures from those of the last round.
-    n_sets = len(moves) + 1 if together else N_SETS
-    moves = [(axes[0], 0.0)] * (n_sets - len(moves)) + moves
+    moves = [(axes[0], 0.0)] + [(axis, step) for axis in axes for step in axis.steps]
     departures = np.stack([centre.departures + step * axis.departures for axis, step in moves])
     common = np.array([centre.common + step * axis.common for axis, step in moves])
     sets = Sets(*(np.clip(logs, LEAST_LOG, MOST_LOG) for logs in (departures, common)))
