@@ -31,8 +31,24 @@ from __future__ import annotations
 import numpy as np
 
 from fedkin.algorithms.softmax_mixed_result import SoftmaxMixedResult
-from fedkin.algorithms.softmax_mixed_rounds import as_they_are, better, for_new_sites, opened
-from fedkin.algorithms.softmax_mixed_sets import TOGETHER_LOGS, first_sets, sets_around
+from fedkin.algorithms.softmax_mixed_rounds import (
+    Best,
+    Fit,
+    Mean,
+    Server,
+    Stage,
+    Verdict,
+    as_they_are,
+    better,
+    for_new_sites,
+    opened,
+)
+from fedkin.algorithms.softmax_mixed_sets import (
+    TOGETHER_LOGS,
+    first_sets,
+    sets_around,
+    sets_aside,
+)
 from fedkin.algorithms.softmax_mixed_sites import STEPS, prepare
 from fedkin.models.random_covariance import Covariance
 from fedkin.protocol import Algorithm, Ask, Program, Roster
@@ -42,6 +58,9 @@ from fedkin.settings import Flag, Number, Settings, Whole, one_of, setting
 LATER = (1.0, 0.5)
 # Rounds that another stage takes at the least.
 LEAST_ROUNDS = 5
+
+Judged = list[tuple[Stage, Verdict]]
+"""Sets whose models are averaged at the end, with what rows left out say of them."""
 
 
 class SoftmaxMixedSettings(Settings):
@@ -60,30 +79,53 @@ def program(roster: Roster, settings: SoftmaxMixedSettings) -> Program:
     sets = first_sets(fit.n_classes, fit.is_level)
     stage = yield from fit.stage(sets, np.zeros_like(sets.departures))
     verdict = yield from fit.judge(stage)
-    alike = slice(len(TOGETHER_LOGS))
-    commons = stage.only(alike)
-    common = better(None, commons, verdict.only(alike))
-    population = for_new_sites(commons, verdict.only(alike), int(np.count_nonzero(fit.rows)))
-    best = better(None, stage, verdict)
-    stage = fit.from_common(commons, common.common)
-    verdict = yield from fit.judge(stage)
-    best, guess = better(best, stage, verdict), None
-    for size in LATER:
-        if not best.departs or fit.left < (LEAST_ROUNDS if not best.together else 2):
-            break
-        together = best.together
-        around = sets_around(fit.centre(best, guess), size, fit.is_level, together)
-        if together:
-            stage = as_they_are(commons, around.sets)
-        else:
-            start = np.tile(best.coef, (len(around.sets.common), 1, 1))
-            stage = yield from fit.stage(around.sets, start)
-        verdict = yield from fit.judge(stage)
-        best, guess = better(best, stage, verdict), around.lowest(verdict.loss)
+    judged = [(stage, verdict)]
+    alike, apart = slice(len(TOGETHER_LOGS)), slice(len(TOGETHER_LOGS), None)
+    commons, of_commons = stage.only(alike), verdict.only(alike)
+    population = for_new_sites(commons, of_commons, int(np.count_nonzero(fit.rows)))
+    common = better(None, commons, of_commons)
+    middle = better(None, stage.only(apart), verdict.only(apart))
+    common = yield from from_commons(fit, commons, common, middle, judged)
+    if middle.loss < common.loss:
+        middle = yield from from_middle(fit, middle, judged)
+    mean = Mean.of(judged, fit.counted)
+    told = {**fit.message(mean.departures, mean.coef), "weights": mean.weights}
     wanted = ("departures",) if settings.share == "statistics" else ()
-    told = fit.message(best.departures[None], best.coef[None])
     settled = yield Ask("settle", told, fields=wanted, note="sites learn their part")
-    return fit.result(best, population, settled, len(roster))
+    return fit.result(mean, min(common.loss, middle.loss), population, settled, len(roster))
+
+
+def from_commons(fit: Fit, commons: Stage, best: Best, middle: Best, judged: Judged) -> Server:
+    """The best set of departures from a common model as it is; no B has to be found."""
+    stage = fit.from_common(commons, best.common)
+    verdict = yield from fit.judge(stage)
+    best = better(best, stage, verdict)
+    if not best.departs or fit.left < LEAST_ROUNDS or not fit.within_reach(best, middle):
+        judged.append((stage, verdict))
+        return best
+    around = sets_around(fit.centre(best), LATER[0], fit.is_level, together=True)
+    stage = as_they_are(commons, around.sets)
+    verdict = yield from fit.judge(stage)
+    best, guess = better(best, stage, verdict), around.lowest(verdict.loss)
+    stage = as_they_are(commons, sets_aside(*guess)).distinct()[0]
+    verdict = yield from fit.judge(stage)
+    judged.append((stage, verdict))
+    return better(best, stage, verdict)
+
+
+def from_middle(fit: Fit, best: Best, judged: Judged) -> Server:
+    """The best set of departures from the middle of the sites' own models."""
+    guess = None
+    for size in LATER:
+        if fit.left < LEAST_ROUNDS:
+            break
+        around = sets_around(fit.centre(best, guess), size, fit.is_level, together=False)
+        start = np.tile(best.coef, (len(around.sets.common), 1, 1))
+        stage = yield from fit.stage(around.sets, start)
+        verdict = yield from fit.judge(stage)
+        judged.append((stage, verdict))
+        best, guess = better(best, stage, verdict), around.lowest(verdict.loss)
+    return best
 
 
 SOFTMAX_MIXED = Algorithm(

@@ -14,8 +14,10 @@ from fedkin.ties import first_least
 TOGETHER_LOGS = (-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0)
 FEATURE_LOGS = (-5.0, -3.0, -1.2, 0.6)
 COMMON_LOGS = (-0.5, 1.6)
-# Of features' departures from the common model.
-FROM_COMMON = tuple(np.linspace(-6.0, 2.0, 6))
+# Of departures from the common model; then so far to both sides of the best of these, with each of
+# three common models.
+FROM_COMMON = tuple(np.linspace(-6.0, 3.0, 7))
+ASIDE = (-3.0, -1.5, 0.0, 1.5, 3.0)
 INTERCEPT_BEYOND = float(np.log(1.0 / 0.3))
 # Later sets go so far on the way to what departures say of single classes.
 ON_THE_WAY = (0.5, 1.0)
@@ -89,6 +91,16 @@ def equal_sets(levels: Floats, n_classes: int, is_level: Bools) -> Sets:
     """Sets in which classes are equal: log variances of features, intercepts, B (G, 3)."""
     by_column = np.where(is_level, levels[:, 1:2], levels[:, :1])
     return Sets(np.repeat(by_column[:, None, :], n_classes, axis=1), levels[:, 2])
+
+
+def sets_aside(departures: Floats, common: float) -> Sets:
+    """Sets with larger and smaller departures from a common model and the next ones."""
+    step = TOGETHER_LOGS[1] - TOGETHER_LOGS[0]
+    moves = [(aside, beside * step) for beside in (-1.0, 0.0, 1.0) for aside in ASIDE]
+    logs = np.stack([departures + aside for aside, _ in moves])
+    return Sets(
+        np.clip(logs, LEAST_LOG, MOST_LOG), common + np.array([beside for _, beside in moves])
+    )
 
 
 def sets_around(centre: Centre, size: float, is_level: Bools, together: bool) -> Around:

@@ -190,6 +190,7 @@ def judge(clients, cache, settings, common, personal, memory, keys):
                 modes[who, g] = 0.0
                 loss[who, g] = loss_without_departures(block, moved[first[g]])
                 apart[who, g] = loss_of_new_clients(block, coef, information)
+                squares[who, g], determined[who, g] = hardly_departing(block, coef, precision)
                 continue
             own, inverse = own_departures(block, coef, precision, modes[who, g])
             modes[who, g] = own
@@ -197,7 +198,7 @@ def judge(clients, cache, settings, common, personal, memory, keys):
                 loss[who, g] = loss_from_common(block, moved[first[g]], precision, own)
             else:
                 loss[who, g] = loss_from_middle(block, coef, precision, own, inverse, information)
-            squares[who, g] = own**2
+            apart[who, g], squares[who, g] = loss[who, g], own**2
             left = np.diagonal(inverse, axis1=1, axis2=2).reshape(own.shape)
             determined[who, g] = np.maximum(1.0 - left * precision, 0.0)
     often = np.ones(len(clients.X)) if clients.weights is None else clients.weights
@@ -207,24 +208,34 @@ def judge(clients, cache, settings, common, personal, memory, keys):
     return TracedReply(reply, partial(rows_of_sets, clients, settings, told, modes)), memory
 
 
+def hardly_departing(
+    block: LabelledBlock, coef: Floats, precision: Floats
+) -> tuple[Floats, Floats]:
+    """Squares of departures, and how far rows determine them, where next to none are allowed."""
+    share = probabilities(block.X @ coef.T)
+    curve = (share * (1.0 - share) * block.present[..., None]).transpose(0, 2, 1) @ block.X**2
+    return (slopes(block, share) / precision) ** 2, curve / (curve + precision)
+
+
 def settle(clients, cache, settings, common, personal, memory, keys, fields):
     """The site learns and keeps its departure; it leaves only if it is asked for."""
-    own = departures(clients, settings, Told.of(common))
+    own = departures(clients, settings, Told.of(common), common["weights"])
     reply = {"rows": clients.sizes.astype(np.float64)}
     if fields:
         reply["departures"] = own
     return reply, {"departures": own, "known": np.ones(len(clients))}
 
 
-def departures(clients: Federation, settings: Any, told: Told) -> Floats:
-    """U of every client at the first set, (m, C, d)."""
-    coef, precision = told.sets()[0]
-    out = np.zeros((len(clients), *coef.shape))
-    if not told.departs()[0]:
-        return out
+def departures(clients: Federation, settings: Any, told: Told, weights: Floats) -> Floats:
+    """From the mean B of sets to the mean of the models of every client by them, (m, C, d)."""
+    out = np.zeros((len(clients), *told.coef.shape[1:]))
+    departs = told.departs()
     for block in told.rows(clients, settings).blocks:
-        start = np.zeros((len(block.clients), *coef.shape))
-        out[block.clients] = find_modes(block, coef, precision, start)
+        own = np.zeros((len(block.clients), *told.coef.shape[1:]))
+        for g, (coef, precision) in enumerate(told.sets()):
+            if departs[g]:
+                own = find_modes(block, coef, precision, own)
+                out[block.clients] += weights[g] * own
     return out
 
 
@@ -261,7 +272,7 @@ STEPS = {
         judge,
         {
             "loss": Field(("sets",), "log loss of the site's rows, each left out"),
-            "apart": Field(("sets",), "log loss of its rows, all left out; 0 with departures"),
+            "apart": Field(("sets",), "the same without departures, all of its rows left out"),
             "counted": Field((), "number of these rows, or the sum of their weights"),
             "departed": Field(("sets", "c", "d"), "squares of the site's departure"),
             "determined": Field(("sets", "c", "d"), "how far its rows determine it, 0 to 1"),
@@ -275,7 +286,7 @@ STEPS = {
     "settle": Step(
         settle,
         {"rows": _ROWS},
-        _SETS,
+        {**_SETS, "weights": Field(("sets",), "of the sets in the mean of the site's models")},
         optional={"departures": Field(("c", "d"), "the site's departure", reveals="model")},
     ),
 }
