@@ -14,13 +14,17 @@ costs a few rounds and not a fit each.
    are common models, from firm to loose.
 2. Sets are judged by the loss of rows that sites leave out in turn (`models.softmax_left_out`).
    Sites that nothing is known of get the common model that whole sites left out lose least by.
-3. Sets in which sites depart from a common model as it is, first from the best of them: where sites
-   have few rows, the middle of their own models is not as well determined as one model of all rows.
-4. New sets around the best one: features' and intercepts' departures and the variance of B larger
-   or smaller (or the next common model); and single classes moved to where the departures found put
-   them (empirical Bayes, `models.softmax_variances`), half the way and all of it. Judged again;
-   parabolas through the losses along each of these ways tell where to look once more, with smaller
-   steps. Where sites depart from a common model, none of this takes a search in rounds.
+3. Sets in which sites depart from the best common model as it is: where sites have few rows, the
+   middle of their own models is not as well determined as one model of all rows. Then with larger
+   and smaller departures of features and of intercepts, and single classes moved to where the
+   departures found put them (empirical Bayes, `models.softmax_variances`), half the way and all of
+   it; parabolas through the losses along each of these ways tell where the best set is. Around it
+   lies a grid of departures and of the next common models. None of this takes a search for B.
+4. If sets with a B of their own are not far behind, new ones around the best of them, in the same
+   ways.
+5. A site's model is the mean of those by all sets of the grids, each with a weight that falls by a
+   factor e with every 10 nats that it loses more on all rows left out: a few rows decide between
+   neighbours, and the mean of firm and loose models does better than any of them.
 
 Rows left out have the word because empirical Bayes alone, free to give every class its own
 variance, sent single classes to zero without any gain on new rows, and with few rows all of them.
@@ -86,7 +90,7 @@ def program(roster: Roster, settings: SoftmaxMixedSettings) -> Program:
     common = better(None, commons, of_commons)
     middle = better(None, stage.only(apart), verdict.only(apart))
     common = yield from from_commons(fit, commons, common, middle, judged)
-    if middle.loss < common.loss:
+    if fit.within_reach(middle, common):
         middle = yield from from_middle(fit, middle, judged)
     mean = Mean.of(judged, fit.counted)
     told = {**fit.message(mean.departures, mean.coef), "weights": mean.weights}

@@ -26,9 +26,9 @@ from fedkin.ties import first_least
 FREE = 1e-2
 # Relative gain in loss for which more departing is believed.
 WORTH = 1e-3
-# Sets that lose so many nats more on all rows left out count by a factor e less: two rows that are
-# far off lose as much.
-NATS = 20.0
+# Sets that lose so many nats more on all rows left out count by a factor e less: a row that is far
+# off loses as much.
+NATS = 10.0
 # What is left of a set's weight is counted from here, the best one's being 1.
 LEAST_WEIGHT = 0.05
 MOST_ROUNDS_A_STAGE = 12

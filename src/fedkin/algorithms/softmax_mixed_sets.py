@@ -106,15 +106,12 @@ def sets_aside(departures: Floats, common: float) -> Sets:
 def sets_around(centre: Centre, size: float, is_level: Bools, together: bool) -> Around:
     """Sets at the centre, `size` to both sides of it in each of the three, and by classes.
 
-    `together`: B is one of the common models, whose variances are so far from each other.
+    `together`: B is the common model and stays, so that its variance does.
     """
     none = np.zeros(centre.departures.shape)
-    aside = TOGETHER_LOGS[1] - TOGETHER_LOGS[0] if together else size
-    axes = [
-        Axis(none + ~is_level, 0.0, (size, -size)),
-        Axis(centre.pattern, 0.0, ON_THE_WAY),
-        Axis(none, 1.0, (aside, -aside)),
-    ]
+    axes = [Axis(none + ~is_level, 0.0, (size, -size)), Axis(centre.pattern, 0.0, ON_THE_WAY)]
+    if not together:
+        axes.append(Axis(none, 1.0, (size, -size)))
     if is_level.any():
         axes.append(Axis(none + is_level, 0.0, (size, -size)))
     moves = [(axes[0], 0.0)] + [(axis, step) for axis in axes for step in axis.steps]
