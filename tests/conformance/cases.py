@@ -167,31 +167,29 @@ def labelled_federation(n_clients: int = 7, seed: int = 0) -> Federation:
 
 
 def _penalised_softmax(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
-    """The common model of copies of one site; sites may depart by next to nothing.
+    """The common model: a penalised softmax regression of all rows.
 
-    With equal departures U of m sites, |B|^2 r / 2 + m |U|^2 k / 2 for B + U = W is least where B
-    is m k / (m k + r) of W: a ridge of r m k / (m k + r) on W. Of the ridges that are tried,
-    rows left out choose the middle one for copies, and the strongest for one site of 27 rows.
+    Of the ridges that are tried, copies of a site are foretold best by the weakest; for a site that
+    is alone, rows left out choose the strongest.
     """
     from scipy.optimize import minimize
 
     n_copies = int((X[0] == X).all(axis=1).sum())
     design = np.column_stack([(X - X.mean(axis=0)) / X.std(axis=0), np.ones(len(X))])
-    hot, away = np.eye(3)[y.astype(int)], n_copies * np.exp(10.0)
-    chosen = np.exp(-TOGETHER_LOGS[1 if n_copies > 1 else 0])
+    hot = np.eye(3)[y.astype(int)]
+    chosen = np.exp(-TOGETHER_LOGS[-1 if n_copies > 1 else 0])
     ridge = np.tile([chosen, chosen, chosen, 0.01], (3, 1))
-    both = ridge * away / (away + ridge)
 
     def objective(flat):
         W = flat.reshape(3, 4)
         scores = design @ W.T
         total = np.logaddexp.reduce(scores, axis=1)
         share = np.exp(scores - total[:, None])
-        value = (total - (scores * hot).sum(axis=1)).sum() + 0.5 * (both * W**2).sum()
-        return value, ((share - hot).T @ design + both * W).ravel()
+        value = (total - (scores * hot).sum(axis=1)).sum() + 0.5 * (ridge * W**2).sum()
+        return value, ((share - hot).T @ design + ridge * W).ravel()
 
     found = minimize(objective, np.zeros(12), jac=True, method="BFGS", options={"gtol": 1e-10})
-    return {"population": found.x.reshape(3, 4) * away / (away + ridge)}
+    return {"population": found.x.reshape(3, 4)}
 
 
 def _all_sums(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:

@@ -18,7 +18,8 @@ from fedkin.tables import Table
 class SoftmaxMixedResult(Result):
     """B (C, d) of standardised columns (intercept last), departures (m, C, d), variances (C, d).
 
-    `population` (C, d) is the one model for all rows; `loss` is the mean log loss of rows left out.
+    `population` (C, d) is the one model for all rows; `loss` is the mean log loss of rows left out
+    by the best set of variances. A site's model is the mean of those by several sets.
     """
 
     for_all = ("population", "variances", "mean", "spread")
@@ -32,6 +33,12 @@ class SoftmaxMixedResult(Result):
     block: Indices
     common_variance: Array
     """Of B itself."""
+    set_weights: Floats
+    """Weights (G,) of the sets that are averaged; what follows is of every such set."""
+    set_coef: Floats
+    """B (G, C, d)."""
+    set_logs: Floats
+    """Log variances of departures (G, C, d)."""
     mean: Floats
     spread: Floats
     loss: Array
@@ -43,7 +50,7 @@ class SoftmaxMixedResult(Result):
 
     def told(self) -> Told:
         """What sites were told last."""
-        return Told(self.coef[None], np.log(self.variances)[None], self.mean, self.spread)
+        return Told(self.set_coef, self.set_logs, self.mean, self.spread)
 
     @property
     def block_variances(self) -> Floats:

@@ -11,7 +11,7 @@ import numpy as np
 from fedkin.algorithms.softmax_mixed_result import SoftmaxMixedResult
 from fedkin.algorithms.softmax_mixed_sets import (
     FROM_COMMON,
-    INTERCEPT_BEYOND,
+    LEAST_LOG,
     Centre,
     Sets,
     equal_sets,
@@ -26,6 +26,11 @@ from fedkin.ties import first_least
 FREE = 1e-2
 # Relative gain in loss for which more departing is believed.
 WORTH = 1e-3
+# Sets that lose so many nats more on all rows left out count by a factor e less: a row that is far
+# off loses as much.
+NATS = 10.0
+# What is left of a set's weight is counted from here, the best one's being 1.
+LEAST_WEIGHT = 0.05
 MOST_ROUNDS_A_STAGE = 12
 # When a site that was heard before is silent at the end, it is waited for so many rounds.
 MOST_WAITS = 3
@@ -51,11 +56,22 @@ class Stage(NamedTuple):
         parts = (self.coef[which], self.information[which], self.converged[which])
         return Stage(sets, *parts, self.together)
 
+    def distinct(self) -> tuple[Stage, Indices]:
+        """Every set once, and where each of the sets is among those."""
+        logs, coef = self.sets.departures, self.coef
+        alike = (logs[:, None] == logs).all(axis=(2, 3)) & (coef[:, None] == coef).all(axis=(2, 3))
+        first, place = np.unique(alike.argmax(axis=1), return_inverse=True)
+        return self.only(first), place
+
 
 class Verdict(NamedTuple):
-    """Of every set: mean loss of rows left out (G,), and sums over sites about departures."""
+    """Of every set: mean loss of rows left out (G,), and sums over sites about departures.
+
+    `apart` (G,) is the mean loss of sites that are left out, where sites do not depart.
+    """
 
     loss: Floats
+    apart: Floats
     departed: Floats
     determined: Floats
 
@@ -76,6 +92,11 @@ class Best(NamedTuple):
     converged: bool
     information: Floats
     together: bool
+
+    @property
+    def departs(self) -> bool:
+        """Whether sites depart at all."""
+        return bool((self.departures > LEAST_LOG).any())
 
     def pattern(self, block: Indices, is_level: Bools) -> Floats:
         """How the departures found would have single classes move, (C, d)."""
@@ -114,6 +135,49 @@ def better(best: Best | None, stage: Stage, verdict: Verdict) -> Best:
     )
 
 
+class Mean(NamedTuple):
+    """Sets with their weights (G,), whose models are averaged: log variances, B, and of B."""
+
+    weights: Floats
+    departures: Floats
+    coef: Floats
+    common: Floats
+    converged: Bools
+
+    @classmethod
+    def of(cls, judged: list[tuple[Stage, Verdict]], n_rows: float) -> Mean:
+        """Of all sets that were judged, by the loss of the rows left out."""
+        stages = [stage for stage, _ in judged]
+        loss = np.concatenate([verdict.loss for _, verdict in judged])
+        weights = np.exp((loss.min() - loss) * n_rows / NATS) - LEAST_WEIGHT
+        some = weights > 0.0
+        parts = (
+            [stage.sets.departures for stage in stages],
+            [stage.coef for stage in stages],
+            [stage.sets.common for stage in stages],
+            [stage.converged for stage in stages],
+        )
+        kept = [np.concatenate(part)[some] for part in parts]
+        return cls(weights[some] / weights[some].sum(), *kept)
+
+    def over(self, values: Floats) -> Floats:
+        """The mean of what sets have, (G, ...)."""
+        return np.asarray(np.tensordot(self.weights, values, axes=1))
+
+
+def as_they_are(commons: Stage, sets: Sets) -> Stage:
+    """Sets with the B of those common models whose variances are nearest."""
+    away = np.abs(sets.common[:, None] - commons.sets.common)
+    which = first_least(away, axis=1)
+    near = commons.only(which)
+    return Stage(Sets(sets.departures, near.sets.common), *near[1:4], together=True)
+
+
+def for_new_sites(commons: Stage, verdict: Verdict, n_sites: int) -> Floats:
+    """B (C, d) of the common model that sites left out lose the least by."""
+    return np.asarray(commons.coef[first_least(verdict.apart if n_sites > 1 else verdict.loss)])
+
+
 @dataclass
 class Fit:
     """A fit in progress; `left` rounds are left, `tried` is what was judged."""
@@ -124,7 +188,12 @@ class Fit:
     rows: Floats
     n_classes: int
     left: int
+    counted: float = 0.0
     tried: list[Floats] = field(default_factory=list)
+
+    def within_reach(self, best: Best, other: Best) -> bool:
+        """Whether a set like `best` may count beside another one."""
+        return self.counted * (best.loss - other.loss) < -NATS * np.log(LEAST_WEIGHT)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -149,17 +218,10 @@ class Fit:
         pattern = best.pattern(self.block, self.is_level)
         return Centre(*(at or (best.departures, best.common)), pattern)
 
-    def from_common(self, common: Best) -> Stage:
-        """Sets of departures from the common model as it is; no B has to be found."""
-        levels = [(f, f + INTERCEPT_BEYOND, common.common) for f in FROM_COMMON]
-        return self.as_it_is(common, equal_sets(np.array(levels), self.n_classes, self.is_level))
-
-    def as_it_is(self, common: Best, sets: Sets) -> Stage:
-        """Sets with the B of the common model."""
-        n = len(sets.common)
-        coef = np.repeat(common.coef[None], n, axis=0)
-        information = np.repeat(common.information[None], n, axis=0)
-        return Stage(sets, coef, information, np.full(n, common.converged), True)
+    def from_common(self, commons: Stage, log_variance: float) -> Stage:
+        """Sets of departures from a common model as it is; no B has to be found."""
+        levels = [(f, f, log_variance) for f in FROM_COMMON]
+        return as_they_are(commons, equal_sets(np.array(levels), self.n_classes, self.is_level))
 
     def message(self, logs: Floats, coef: Floats) -> Arrays:
         """What sites are told of sets."""
@@ -219,15 +281,18 @@ class Fit:
     def judge(self, stage: Stage) -> Server:
         """What rows left out lose, and what departures say of variances."""
         self.left -= 1
+        distinct, place = stage.distinct()
         message = {
-            **self.message(stage.sets.departures, stage.coef),
-            "information": stage.information,
+            **self.message(distinct.sets.departures, distinct.coef),
+            "information": distinct.information,
             "together": np.array(float(stage.together)),
         }
         replies = yield Ask("judge", message, note="rows left out")
-        loss = replies.total("loss") / max(float(replies.total("counted")), 1e-300)
-        self._remember(stage.sets, loss)
-        return Verdict(loss, replies.total("departed"), replies.total("determined"))
+        self.counted = max(float(replies.total("counted")), 1e-300)
+        loss, apart = (replies.total(name) / self.counted for name in ("loss", "apart"))
+        verdict = Verdict(loss, apart, replies.total("departed"), replies.total("determined"))
+        self._remember(distinct.sets, loss)
+        return verdict.only(place)
 
     def _remember(self, sets: Sets, loss: Floats) -> None:
         level = sets.departures[..., self.is_level].sum(axis=-1).mean(axis=1)
@@ -236,7 +301,7 @@ class Fit:
 
     # -------------------------------------------------------------- the end
 
-    def result(self, best: Best, population: Floats, settled: Replies, m: int) -> Any:
+    def result(self, mean: Mean, loss: float, population: Floats, settled: Replies, m: int) -> Any:
         """At the end of a fit to m sites."""
         sent = "departures" in settled
         own = settled["departures"] if sent else np.zeros((0, *self.shape))
@@ -244,17 +309,20 @@ class Fit:
         rows = self.rows.copy()
         rows[settled.clients] = settled["rows"]
         return SoftmaxMixedResult(
-            coef=best.coef,
+            coef=mean.over(mean.coef),
             population=population,
             departures=over_roster(own, heard, m, missing=0.0),
-            variances=np.exp(best.departures),
+            variances=mean.over(np.exp(mean.departures)),
             block=self.block,
-            common_variance=np.exp(best.common),
+            common_variance=mean.over(np.exp(mean.common)),
+            set_weights=mean.weights,
+            set_coef=mean.coef,
+            set_logs=mean.departures,
             mean=self.mean,
             spread=self.spread,
-            loss=np.array(best.loss),
+            loss=np.array(loss),
             heard=heard,
             site_rows=rows,
-            converged=np.array(best.converged),
+            converged=np.array(mean.converged.all()),
             tried=np.array(self.tried),
         )

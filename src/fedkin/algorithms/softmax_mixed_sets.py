@@ -11,15 +11,18 @@ from fedkin.ties import first_least
 
 # The first sets of log variances: of B without departures; then of features' departures and of B.
 # Intercepts' departures go with features'.
-TOGETHER_LOGS = (-1.5, 0.5, 2.5)
+TOGETHER_LOGS = (-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0)
 FEATURE_LOGS = (-5.0, -3.0, -1.2, 0.6)
 COMMON_LOGS = (-0.5, 1.6)
-# Of features' departures from the common model.
-FROM_COMMON = tuple(np.linspace(-6.0, 2.0, 11))
+# Of departures from the common model; then so far to both sides of the best of these, with each of
+# three common models.
+FROM_COMMON = tuple(np.linspace(-6.0, 3.0, 7))
+ASIDE = (-3.0, -1.5, 0.0, 1.5, 3.0)
 INTERCEPT_BEYOND = float(np.log(1.0 / 0.3))
 # Later sets go so far on the way to what departures say of single classes.
 ON_THE_WAY = (0.5, 1.0)
 N_SETS = len(TOGETHER_LOGS) + len(FEATURE_LOGS) * len(COMMON_LOGS)
+# Variances that are all the least stand for no departures.
 LEAST_LOG, MOST_LOG = -10.0, 5.0
 # A parabola's vertex counts up to this share of the points' span beyond them.
 BEYOND = 0.25
@@ -90,22 +93,28 @@ def equal_sets(levels: Floats, n_classes: int, is_level: Bools) -> Sets:
     return Sets(np.repeat(by_column[:, None, :], n_classes, axis=1), levels[:, 2])
 
 
+def sets_aside(departures: Floats, common: float) -> Sets:
+    """Sets with larger and smaller departures from a common model and the next ones."""
+    step = TOGETHER_LOGS[1] - TOGETHER_LOGS[0]
+    moves = [(aside, beside * step) for beside in (-1.0, 0.0, 1.0) for aside in ASIDE]
+    logs = np.stack([departures + aside for aside, _ in moves])
+    return Sets(
+        np.clip(logs, LEAST_LOG, MOST_LOG), common + np.array([beside for _, beside in moves])
+    )
+
+
 def sets_around(centre: Centre, size: float, is_level: Bools, together: bool) -> Around:
     """Sets at the centre, `size` to both sides of it in each of the three, and by classes.
 
     `together`: B is the common model and stays, so that its variance does.
     """
     none = np.zeros(centre.departures.shape)
-    axes = [Axis(none + ~is_level, 0.0, (size, -size))]
+    axes = [Axis(none + ~is_level, 0.0, (size, -size)), Axis(centre.pattern, 0.0, ON_THE_WAY)]
     if not together:
         axes.append(Axis(none, 1.0, (size, -size)))
     if is_level.any():
         axes.append(Axis(none + is_level, 0.0, (size, -size)))
-    axes.append(Axis(centre.pattern, 0.0, ON_THE_WAY))
-    moves = [(axis, step) for axis in axes for step in axis.steps]
-    # As many sets as at first: sites look for their departures from those of the last round.
-    n_sets = len(moves) + 1 if together else N_SETS
-    moves = [(axes[0], 0.0)] * (n_sets - len(moves)) + moves
+    moves = [(axes[0], 0.0)] + [(axis, step) for axis in axes for step in axis.steps]
     departures = np.stack([centre.departures + step * axis.departures for axis, step in moves])
     common = np.array([centre.common + step * axis.common for axis, step in moves])
     sets = Sets(*(np.clip(logs, LEAST_LOG, MOST_LOG) for logs in (departures, common)))

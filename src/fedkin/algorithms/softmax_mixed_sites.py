@@ -8,12 +8,34 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedkin.arrays import Arrays, Floats
+from fedkin.algorithms.softmax_mixed_sets import LEAST_LOG, N_SETS
+from fedkin.arrays import Arrays, Bools, Floats
 from fedkin.federation import Federation
 from fedkin.models.least_squares import upper_triangle
-from fedkin.models.softmax_left_out import left_out_loss, own_departures
-from fedkin.models.softmax_mixed import LabelledRows, find_modes, heights, probabilities
+from fedkin.models.softmax_left_out import (
+    common_without,
+    loss_from_common,
+    loss_from_middle,
+    loss_of_new_clients,
+    loss_without_departures,
+    own_departures,
+)
+from fedkin.models.softmax_mixed import (
+    LabelledBlock,
+    LabelledRows,
+    find_modes,
+    heights,
+    probabilities,
+    second_derivatives,
+    slopes,
+)
 from fedkin.protocol import Field, Step, TracedReply
+
+# What logarithms of variances that were kept as such may be off.
+ROUNDING = 1e-9
+
+Seen = tuple[Floats, Floats, Floats, Floats]
+"""Of the clients of a block: U, height, slope in B downwards, second derivatives in B."""
 
 
 class Told(NamedTuple):
@@ -38,6 +60,15 @@ class Told(NamedTuple):
     def sets(self) -> list[tuple[Floats, Floats]]:
         """B and precisions of the departures of every set, (C, d) each."""
         return [(coef, np.exp(-logs)) for coef, logs in zip(self.coef, self.logs)]
+
+    def departs(self) -> Bools:
+        """In which sets clients depart at all, (G,): not where every variance is the least."""
+        return np.asarray((self.logs > LEAST_LOG + ROUNDING).any(axis=(1, 2)))
+
+    def first(self) -> list[int]:
+        """The first set that has the B of each set, (G,)."""
+        alike = (self.coef[:, None] == self.coef).all(axis=(2, 3))
+        return [int(row.argmax()) for row in alike]
 
 
 def prepare(clients: Federation, settings: Any) -> Arrays:
@@ -79,19 +110,34 @@ def look(clients, cache, settings, common, personal, memory, keys):
     upper = upper_triangle(size)
     height, pull = np.zeros((len(clients), n_sets)), np.zeros((len(clients), n_sets, size))
     information = np.zeros((len(clients), n_sets, len(upper[0])))
+    departs = told.departs()
     for block in told.rows(clients, settings).blocks:
         who = block.clients
         for g, (coef, precision) in enumerate(told.sets()):
-            own, inverse = own_departures(block, coef, precision, modes[who, g])
-            modes[who, g] = own
-            flat = precision.ravel()
-            height[who, g] = heights(block, coef, precision, own)
-            pull[who, g] = (precision * own).reshape(len(own), -1)
-            curve = np.diag(flat) - inverse * np.outer(flat, flat)
+            start = modes[who, g]
+            seen = departing if departs[g] else alike
+            modes[who, g], height[who, g], slope, curve = seen(block, coef, precision, start)
+            pull[who, g] = slope.reshape(len(who), -1)
             information[who, g] = curve[:, upper[0], upper[1]]
     reply = {"height": height, "pull": pull, "information": information}
     behind = partial(rows_of_sets, clients, settings, told, modes)
-    return TracedReply(reply, behind), {"modes": modes}
+    return TracedReply(reply, behind), {"modes": in_all_places(modes)}
+
+
+def departing(block: LabelledBlock, coef: Floats, precision: Floats, start: Floats) -> Seen:
+    """With departures: the slope of the loss in B is -K U, and U goes along with B."""
+    own, inverse = own_departures(block, coef, precision, start)
+    flat = precision.ravel()
+    curve = np.diag(flat) - inverse * np.outer(flat, flat)
+    return own, heights(block, coef, precision, own), precision * own, curve
+
+
+def alike(block: LabelledBlock, coef: Floats, precision: Floats, start: Floats) -> Seen:
+    """Without departures."""
+    own = np.zeros_like(start)
+    share = probabilities(block.X @ coef.T)
+    height = heights(block, coef, precision, own)
+    return own, height, -slopes(block, share), second_derivatives(block, share)
 
 
 def rows_of_sets(clients, settings, told, modes):
@@ -114,52 +160,82 @@ def rows_of_sets(clients, settings, told, modes):
 
 def known_modes(told: Told, memory: Any, m: int) -> Floats:
     """Departures (m, G, C, d) to look from: those of the last round; there is but one end."""
-    shape = (m, *told.coef.shape)
-    if memory and "modes" in memory and memory["modes"].shape == shape:
-        return np.array(memory["modes"])
+    n_sets, shape = len(told.coef), (m, *told.coef.shape)
+    if memory and "modes" in memory and n_sets <= N_SETS:
+        return np.array(memory["modes"][:, :n_sets])
     return np.zeros(shape)
+
+
+def in_all_places(modes: Floats) -> Floats:
+    """Departures of the sets that there are, and zeros: a site's memory keeps its shape."""
+    room = max(N_SETS - modes.shape[1], 0)
+    return np.pad(modes, ((0, 0), (0, room), (0, 0), (0, 0)))
 
 
 def judge(clients, cache, settings, common, personal, memory, keys):
     """Loss of rows left out, and what departures say of their variances, for every set."""
     told = Told.of(common)
     shape = (len(clients), *told.coef.shape)
-    loss, squares, determined = np.zeros(shape[:2]), np.zeros(shape), np.zeros(shape)
-    modes = known_modes(told, memory, len(clients))
+    loss, apart = np.zeros(shape[:2]), np.zeros(shape[:2])
+    squares, determined = np.zeros(shape), np.zeros(shape)
+    modes, departs, first = known_modes(told, memory, len(clients)), told.departs(), told.first()
+    together = bool(common["together"])
     for block in told.rows(clients, settings).blocks:
-        who = block.clients
+        who, moved = block.clients, {}
         for g, (coef, precision) in enumerate(told.sets()):
+            information = common["information"][g]
+            if (together or not departs[g]) and first[g] not in moved:
+                moved[first[g]] = common_without(block, coef, information)
+            if not departs[g]:
+                modes[who, g] = 0.0
+                loss[who, g] = loss_without_departures(block, moved[first[g]])
+                apart[who, g] = loss_of_new_clients(block, coef, information)
+                squares[who, g], determined[who, g] = hardly_departing(block, coef, precision)
+                continue
             own, inverse = own_departures(block, coef, precision, modes[who, g])
             modes[who, g] = own
-            loss[who, g] = left_out_loss(
-                *(block, coef, precision, own, inverse, common["information"][g]),
-                together=bool(common["together"]),
-            )
-            squares[who, g] = own**2
+            if together:
+                loss[who, g] = loss_from_common(block, moved[first[g]], precision, own)
+            else:
+                loss[who, g] = loss_from_middle(block, coef, precision, own, inverse, information)
+            apart[who, g], squares[who, g] = loss[who, g], own**2
             left = np.diagonal(inverse, axis1=1, axis2=2).reshape(own.shape)
             determined[who, g] = np.maximum(1.0 - left * precision, 0.0)
     often = np.ones(len(clients.X)) if clients.weights is None else clients.weights
     counted = np.bincount(clients.owner, often, minlength=len(clients)).astype(np.float64)
-    reply = {"loss": loss, "counted": counted, "departed": squares, "determined": determined}
+    losses = {"loss": loss, "apart": apart, "counted": counted}
+    reply = {**losses, "departed": squares, "determined": determined}
     return TracedReply(reply, partial(rows_of_sets, clients, settings, told, modes)), memory
+
+
+def hardly_departing(
+    block: LabelledBlock, coef: Floats, precision: Floats
+) -> tuple[Floats, Floats]:
+    """Squares of departures, and how far rows determine them, where next to none are allowed."""
+    share = probabilities(block.X @ coef.T)
+    curve = (share * (1.0 - share) * block.present[..., None]).transpose(0, 2, 1) @ block.X**2
+    return (slopes(block, share) / precision) ** 2, curve / (curve + precision)
 
 
 def settle(clients, cache, settings, common, personal, memory, keys, fields):
     """The site learns and keeps its departure; it leaves only if it is asked for."""
-    own = departures(clients, settings, Told.of(common))
+    own = departures(clients, settings, Told.of(common), common["weights"])
     reply = {"rows": clients.sizes.astype(np.float64)}
     if fields:
         reply["departures"] = own
     return reply, {"departures": own, "known": np.ones(len(clients))}
 
 
-def departures(clients: Federation, settings: Any, told: Told) -> Floats:
-    """U of every client at the first set, (m, C, d)."""
-    coef, precision = told.sets()[0]
-    out = np.zeros((len(clients), *coef.shape))
+def departures(clients: Federation, settings: Any, told: Told, weights: Floats) -> Floats:
+    """From the mean B of sets to the mean of the models of every client by them, (m, C, d)."""
+    out = np.zeros((len(clients), *told.coef.shape[1:]))
+    departs = told.departs()
     for block in told.rows(clients, settings).blocks:
-        start = np.zeros((len(block.clients), *coef.shape))
-        out[block.clients] = find_modes(block, coef, precision, start)
+        own = np.zeros((len(block.clients), *told.coef.shape[1:]))
+        for g, (coef, precision) in enumerate(told.sets()):
+            if departs[g]:
+                own = find_modes(block, coef, precision, own)
+                out[block.clients] += weights[g] * own
     return out
 
 
@@ -196,6 +272,7 @@ STEPS = {
         judge,
         {
             "loss": Field(("sets",), "log loss of the site's rows, each left out"),
+            "apart": Field(("sets",), "the same without departures, all of its rows left out"),
             "counted": Field((), "number of these rows, or the sum of their weights"),
             "departed": Field(("sets", "c", "d"), "squares of the site's departure"),
             "determined": Field(("sets", "c", "d"), "how far its rows determine it, 0 to 1"),
@@ -209,7 +286,7 @@ STEPS = {
     "settle": Step(
         settle,
         {"rows": _ROWS},
-        _SETS,
+        {**_SETS, "weights": Field(("sets",), "of the sets in the mean of the site's models")},
         optional={"departures": Field(("c", "d"), "the site's departure", reveals="model")},
     ),
 }

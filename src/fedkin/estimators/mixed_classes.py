@@ -87,8 +87,9 @@ class ClassesFacts:
 
     def extend(self, clients: Federation) -> None:
         """Learn how far further sites depart."""
-        new = departures(clients, self.settings, self.result.told())
-        self.own = np.concatenate([self.own, self.result.coef + new])
+        result = self.result
+        new = departures(clients, self.settings, result.told(), result.set_weights)
+        self.own = np.concatenate([self.own, result.coef + new])
 
     def in_units(self, coef: Floats) -> tuple[Floats, Floats]:
         """Coefficients (..., C, d) and intercepts (..., C) of the columns as they came."""

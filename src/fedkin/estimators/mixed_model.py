@@ -132,9 +132,10 @@ class MixedModel(ReadMixedModel):
         standard errors is not there.
     random_variances_ : array of shape (C, 2) or (C, d + 1)
         Variances of departures, of standardised columns, with family="multinomial": of every class
-        for features and for the intercept; with covariance="diagonal" for every column.
+        for features and for the intercept; with covariance="diagonal" for every column. Means over
+        the sets of variances whose models are averaged.
     left_out_loss_ : float
-        Mean log loss of rows left out, with family="multinomial".
+        Mean log loss of rows left out by the best set of variances, with family="multinomial".
     singular_ : bool
         Whether some combination of departures has no variance.
     collinear_ : list of str

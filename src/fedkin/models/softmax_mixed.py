@@ -4,7 +4,8 @@
 
 B (C, d) is common; client i departs from it by U_i, with precisions K = diag(1 / v). At a B its U_i
 is where its loss plus U'K U / 2 is least. All classes are treated alike: adding one vector to all
-classes changes no probability, and the prior holds it at zero.
+classes changes no probability, and the prior holds it at zero. Where rows are left out, every
+client may have a B and a K of its own, and K need not be diagonal.
 
 Clients of similar size stand side by side in padded blocks; a step of Newton's method is one
 batched solve of C d equations a client, which for dozens of features and a few classes takes less
@@ -109,28 +110,60 @@ def heights(block: LabelledBlock, coef: Floats, precision: Floats, modes: Floats
     largest = scores.max(axis=-1)
     logs = largest + np.log(np.exp(scores - largest[..., None]).sum(axis=-1))
     loss = ((logs - (scores * block.labels).sum(axis=-1)) * block.present).sum(axis=1)
-    return np.asarray(loss + 0.5 * (precision * modes**2).sum(axis=(1, 2)))
+    return np.asarray(loss + 0.5 * (_held(precision, modes) * modes).sum(axis=(1, 2)))
 
 
-def find_modes(block: LabelledBlock, coef: Floats, precision: Floats, start: Floats) -> Floats:
-    """Newton's method with halved steps for every client's U, (k, C, d)."""
+def slopes(block: LabelledBlock, share: Floats) -> Floats:
+    """Slopes (k, C, d) of the negative log likelihood at probabilities `share` (k, n, C)."""
+    away = (share - block.labels) * block.present[..., None]
+    return np.asarray(away.transpose(0, 2, 1) @ block.X)
+
+
+def find_modes(
+    block: LabelledBlock,
+    coef: Floats,
+    precision: Floats,
+    start: Floats,
+    at_rest: float = AT_REST,
+) -> Floats:
+    """Newton's method with halved steps for every client's U, (k, C, d).
+
+    B is `coef` (C, d), or every client's own (k, C, d); K is the diagonal `precision` (C, d), or
+    every client's own matrix (k, C d, C d).
+    """
     modes, moving = start.copy(), np.arange(len(start))
     for _ in range(MOST_STEPS):
-        part = block if len(moving) == len(start) else block.take(moving)
+        everyone = len(moving) == len(start)
+        part = block if everyone else block.take(moving)
+        common, hold = (a if a.ndim == 2 or everyone else a[moving] for a in (coef, precision))
         here = modes[moving]
-        share = probabilities(part.X @ (coef + here).transpose(0, 2, 1))
-        pull = ((share - part.labels) * part.present[..., None]).transpose(0, 2, 1) @ part.X
-        pull = pull + precision * here
-        matrix = second_derivatives(part, share)
-        place = np.arange(matrix.shape[1])
-        matrix[:, place, place] += precision.ravel()
+        share = probabilities(part.X @ (common + here).transpose(0, 2, 1))
+        pull = slopes(part, share) + _held(hold, here)
+        matrix = with_precision(second_derivatives(part, share), hold)
         solved = np.asarray(np.linalg.solve(matrix, pull.reshape(len(here), -1, 1)))
         step = -solved.reshape(here.shape)
-        modes[moving] = here + _lengths(part, coef, precision, here, step)[:, None, None] * step
-        moving = moving[np.abs(step).max(axis=(1, 2)) > AT_REST]
+        modes[moving] = here + _lengths(part, common, hold, here, step)[:, None, None] * step
+        moving = moving[np.abs(step).max(axis=(1, 2)) > at_rest]
         if not len(moving):
             break
     return modes
+
+
+def with_precision(matrix: Floats, precision: Floats) -> Floats:
+    """H + K, in the place of H (k, C d, C d)."""
+    if precision.ndim == 3:
+        matrix += precision
+    else:
+        place = np.arange(precision.size)
+        matrix[:, place, place] += precision.ravel()
+    return matrix
+
+
+def _held(precision: Floats, modes: Floats) -> Floats:
+    """K U of every client, (k, C, d)."""
+    if precision.ndim == 2:
+        return np.asarray(precision * modes)
+    return np.asarray((precision @ modes.reshape(len(modes), -1, 1)).reshape(modes.shape))
 
 
 def _lengths(
