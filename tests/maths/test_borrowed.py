@@ -13,6 +13,7 @@ from fedkin.datasets import make_gaussian_mixtures
 from fedkin.models import gaussian_mixture as gaussian
 from fedkin.models import left_out_rows
 from fedkin.models import shaped_mixture as shaped
+from fedkin.models.packed_matrices import packed, unpacked
 from fedkin.protocol import Replies, Roster
 from fedkin.shrinkage import borrowed
 
@@ -49,7 +50,8 @@ def test_moments_are_those_of_rows_weighted_by_hand(ragged):
             mean = np.average(X, axis=0, weights=share[:, r])
             scatter = (share[:, r, None] * (X - mean)).T @ (X - mean)
             np.testing.assert_allclose(found.means[k, 0, r], mean)
-            np.testing.assert_allclose(found.scatter[k, 0, r], scatter, atol=1e-9)
+            told = unpacked(found.scatter[k, 0, r], 3, "full")
+            np.testing.assert_allclose(told, scatter, atol=1e-9)
 
 
 def test_densities_of_uncertain_covariances_are_students(ragged):
@@ -101,7 +103,7 @@ def test_degrees_of_freedom_are_found_from_scatter(kind, d, beyond):
         own = np.repeat(level, d // width, axis=1)[:, :, None] * np.eye(d)
     rooted = np.linalg.cholesky(own)
     z = rooted @ rng.normal(size=(n_sites, d, rows))
-    scatter = borrowed.shaped(z @ z.swapaxes(-1, -2), kind)[:, None]
+    scatter = packed(z @ z.swapaxes(-1, -2), kind)[:, None]
     counts = np.full((n_sites, 1), float(rows))
     found = borrowed.best_degrees(scatter, counts, np.eye(d)[None], kind)[0]
     assert beyond / 1.6 < found < 1.6 * beyond
@@ -119,7 +121,7 @@ def test_sites_that_do_not_differ_have_the_covariance_of_all():
 def test_packing_keeps_what_a_kind_needs():
     matrices = wishart(6, np.eye(4)).rvs(3, random_state=0)
     for kind in ("full", "diag", "spherical"):
-        back = borrowed.unpacked(borrowed.packed(matrices, kind), 4, kind)
+        back = unpacked(packed(matrices, kind), 4, kind)
         np.testing.assert_allclose(back, borrowed.shaped(matrices, kind))
 
 
@@ -251,7 +253,7 @@ def test_how_sure_groups_are_follows_from_what_sites_send(ragged, kind):
     common = even._replace(covariances=covariances, concentration=np.array([2.0, 6.0]))
     rows = gaussian.prepare(clients)
     same = (np.array([0.25, 0.75]), common.centers, common.covariances)
-    told = shaped.expect(rows, shaped.Groups(*(part[None, None] for part in same)))
+    told = shaped.expect(rows, shaped.Groups(*(part[None, None] for part in same)), kind)
     joint = shaped.log_joint(rows, shaped.Groups(*(part[None, None] for part in same)))
     share = np.exp(joint - logsumexp(joint, axis=1, keepdims=True))
     wanted = np.bincount(clients.owner, (share * joint).sum(axis=1))
@@ -261,7 +263,7 @@ def test_how_sure_groups_are_follows_from_what_sites_send(ragged, kind):
         {
             "counts": told.counts,
             "means": told.means,
-            "scatter": borrowed.packed(told.scatter, kind),
+            "scatter": told.scatter,
         },
     )
     found = start._counted([Shared(common, 0.0, told.counts[:, 0])], replies)
@@ -275,7 +277,8 @@ def test_covariances_count_as_far_as_they_are_their_own():
 
     def numbers(scales, kind):
         made = [wishart(4000, scale * np.eye(4)).rvs(random_state=rng) for scale in scales]
-        return borrowed.numbers_of_covariances(counts, means, np.stack(made)[None], means[0], kind)
+        scatter = packed(np.stack(made)[None], kind)
+        return borrowed.numbers_of_covariances(counts, means, scatter, means[0], kind)
 
     for kind, each in (("full", 10), ("diag", 4), ("spherical", 1)):
         assert each <= numbers((1.0, 1.0, 1.0), kind) < 1.3 * each
@@ -408,7 +411,7 @@ def test_rows_left_out_are_those_of_a_fit_without_them(kind):
         mean = rows.mean(axis=0)
         scatter = (rows - mean).T @ (rows - mean)
         counts = np.full((1, 1), float(len(rows)))
-        moments = counts, mean[None, None], borrowed.shaped(scatter, kind)[None, None]
+        moments = counts, mean[None, None], packed(scatter, kind)[None, None]
         return borrowed.posterior(*moments, common, kind, False)
 
     def density(own, row):
@@ -465,10 +468,14 @@ def test_the_likeliest_degrees_of_the_whole_grid_are_found(beyond):
         before = nu / 2 * d * np.log(degrees) - multigammaln(nu / 2, d)
         return (before + np.array([multigammaln(a, d) for a in after]) - after * volume).sum()
 
-    found = borrowed.best_degrees(scatter, rows, np.tile(np.eye(d), (2, 1, 1)), "full")
+    told = packed(scatter, "full")
+    found = borrowed.best_degrees(told, rows, np.tile(np.eye(d), (2, 1, 1)), "full")
     for r in range(2):
         wanted = borrowed.DEGREES[np.argmax([loglik(v, r) for v in borrowed.DEGREES])]
         assert found[r] == wanted
+    for before in (found, borrowed.DEGREES[[0, -1]], np.array([7.0, 8.0])):
+        again = borrowed.best_degrees(told, rows, np.tile(np.eye(d), (2, 1, 1)), "full", before)
+        np.testing.assert_array_equal(again, found)
 
 
 @pytest.mark.parametrize("kind", ["full", "diag", "spherical"])
@@ -567,3 +574,12 @@ def test_labels_left_out_are_foretold_as_by_the_posterior_without_the_row():
         wanted += joint[int(label[i])] - logsumexp(joint) if label[i] >= 0 else 0.0
     assert right[0, 0] == pytest.approx(wanted)
     assert density[0, 0] == pytest.approx(of_all + wanted)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 6, 7])
+def test_multivariate_gamma_is_scipys(order):
+    values = np.array([[3.1, 3.5], [40.0, 5e4]])
+    constant = order * (order - 1) / 4 * np.log(np.pi)
+    wanted = [[multigammaln(value, order) for value in row] for row in values]
+    found = borrowed.log_multigamma(values, order) + constant
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)

@@ -309,9 +309,15 @@ def _no_quorum(
     error: Exception | None,
 ) -> NoReturn:
     missing = "; ".join(f"site {r.site!r}: {r.fault}" for r in refusals[:5])
+    remedy = "Mend these sites or lower the quorum."
+    if refusals and all(refusal.reason in WITHHELD for refusal in refusals):
+        remedy = (
+            "Nothing is broken: their own rules keep it back. Ask for less (fewer columns, fewer "
+            "groups), or agree on other rules with the sites."
+        )
     lost = QuorumLost(
         f"round {number}: {n_answered} of {n_asked} asked sites gave a usable answer, the quorum "
-        f"is {rules.quorum:g}. {missing}. Mend these sites or lower the quorum."
+        f"is {rules.quorum:g}. {missing}. {remedy}"
     )
     lost.refusals = tuple(refusals)
     raise lost from error

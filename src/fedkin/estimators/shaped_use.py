@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,9 @@ from fedkin.estimators.mixtures import check_start
 from fedkin.federation import Federation
 from fedkin.models import gaussian_mixture as gaussian
 from fedkin.models import shaped_mixture as shaped
+from fedkin.models.packed_matrices import n_numbers
+from fedkin.names import sites_listed
+from fedkin.privacy.disclosure import DEFAULT_RULES
 from fedkin.protocol import Run
 from fedkin.shrinkage import borrowed
 
@@ -56,6 +60,7 @@ class ShapedUse(LabelledMixture):
         self.degrees_, self.lacking_ = result.degrees, result.lacking
 
     def _warn(self, federation: Federation | None) -> None:
+        self._warn_of_rules()
         if self.converged_ or self._used.shrinkage != "paper":
             super()._warn(federation)
             return
@@ -66,6 +71,31 @@ class ShapedUse(LabelledMixture):
             ConvergenceWarning,
         )
         self._warn_of_groups()
+
+    def _warn_of_rules(self) -> None:
+        """Sites that told of their columns and not of their groups, and groups that did not leave.
+
+        Who said nothing at all is named anyway.
+        """
+        result = self._result
+        if not getattr(result, "shaped", False):
+            return
+        named = np.isin(self.client_names_, list(self.missing_sites_))
+        unheard = self.client_names_[~result.heard & ~named]
+        if len(unheard):
+            n_groups, d = result.centers.shape
+            last = {refusal.site: str(refusal.fault) for refusal in self.refusals_}
+            why = "; ".join(sorted({last[name] for name in unheard if name in last}))
+            needed = least_rows(n_groups * d), least_rows(d + 1)
+            self._warning(
+                f"nothing was told of the groups at {sites_listed(unheard)} ({why}); they have the "
+                f"population's. Under the default rules the means of {n_groups} groups in {d} "
+                f"columns need {needed[0]} rows at a site and {needed[1]} in a group, whatever the "
+                "covariance: fewer groups or columns let more sites join. adapt(X, groups=...) "
+                "finds a site's own values where its rows are; nothing leaves for that"
+            )
+        if result.kept_back.any():
+            self._warning(result.words_of_kept_back(self.client_names_))
 
     # ------------------------------------------------------------ use
 
@@ -98,14 +128,15 @@ class ShapedUse(LabelledMixture):
         data, m = gaussian.prepare(clients, clients.y is not None), len(clients.names)
         (n_groups, d), keep = common.centers.shape, self._used.share_weights is False
         counts, means = np.zeros((m, n_groups)), np.zeros((m, n_groups, d))
-        scatter, before = np.zeros((m, n_groups, d, d)), -np.inf
+        scatter, before = np.zeros((m, n_groups, n_numbers(kind, d))), -np.inf
         for number in range(ADAPT_PASSES):
             own = borrowed.posterior(counts, means, scatter, common, kind, keep)
             weights, covariances = own.weights, own.covariances
             if number:
                 weights, covariances = borrowed.working(own, common, counts, kind, keep)
             groups = shaped.Groups(weights[:, None], own.means[:, None], covariances[:, None])
-            counts, means, scatter, loglik = (part[:, 0] for part in shaped.expect(data, groups))
+            told = shaped.expect(data, groups, kind)
+            counts, means, scatter, loglik = (part[:, 0] for part in told)
             gain, before = float(loglik.sum()) - before, float(loglik.sum())
             if number > 1 and abs(gain) <= ADAPT_TOL * len(clients.X):
                 break
@@ -125,7 +156,7 @@ class ShapedUse(LabelledMixture):
         places, kind = self._places(clients), self._used.covariance_type
         common, (n_groups, d) = result.common, result.centers.shape
         m, nothing = len(places), np.zeros((len(places), n_groups))
-        shapes = np.zeros((m, n_groups, d)), np.zeros((m, n_groups, d, d))
+        shapes = np.zeros((m, n_groups, d)), np.zeros((m, n_groups, n_numbers(kind, d)))
         keep = self._used.share_weights is False
         new = borrowed.posterior(nothing, *shapes, common, kind, keep)
         fit: Any = new.weights, new.means, *borrowed.predictive(new, common, kind)
@@ -160,6 +191,11 @@ class ShapedUse(LabelledMixture):
             if moved <= ADAPT_TOL:
                 break
         return (weights, *rest)
+
+
+def least_rows(n_parameters: int) -> int:
+    """How many rows the default rules want behind so many parameters."""
+    return math.ceil(n_parameters / DEFAULT_RULES.nfilter_glm)
 
 
 def of_kind(matrices: np.ndarray, kind: str) -> Any:

@@ -1,12 +1,14 @@
 """Gaussian mixtures whose groups have covariances of their own, batched over clients.
 
 What an E-step leaves of a group at a client: how many rows, their mean, and their scatter about
-that mean. Rows with a known label count for their group alone. Arrays have the client first;
-S restarts that run side by side stand between it and the R groups.
+that mean, as far as its kind of covariance has it. Rows with a known label count for their group
+alone. Arrays have the client first; S restarts that run side by side stand between it and the R
+groups.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +22,12 @@ from fedkin.models.latent_classes import (
     rule_out,
     to_posterior,
 )
+from fedkin.models.packed_matrices import n_numbers, products, products_of_rows
 from fedkin.models.row_blocks import Chunk, RowBlocks
+from fedkin.models.small_matrices import inverse_roots
+
+# Kinds of covariance that are diagonal.
+DIAGONAL = ("identity", "spherical", "diag")
 
 
 class Groups(NamedTuple):
@@ -35,7 +42,10 @@ class Groups(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """`counts` (m, S, R), `means` (m, S, R, d), `scatter` (m, S, R, d, d) about them, `loglik`."""
+    """`counts` (m, S, R), `means` (m, S, R, d), `loglik` (m, S).
+
+    `scatter` (m, S, R, q) about the means, as the kind of covariance has it (`packed_matrices`).
+    """
 
     counts: Floats
     means: Floats
@@ -43,56 +53,63 @@ class Moments(NamedTuple):
     loglik: Floats
 
 
-def expect(rows: RowBlocks, groups: Groups) -> Moments:
-    """The E-step of every client."""
-    roots, offsets, logs = parts_of(rows, groups)
+def expect(rows: RowBlocks, groups: Groups, kind: str = "full") -> Moments:
+    """The E-step of every client; covariances are diagonal where their kind is."""
+    parts = parts_of(rows, groups, kind in DIAGONAL)
     m, (n_restarts, n_groups, d) = rows.n_clients, groups.means.shape[1:]
-    counts = np.zeros((m, n_restarts, n_groups))
-    sums, products = np.zeros((*counts.shape, d)), np.zeros((*counts.shape, d, d))
+    sums = np.zeros((m, n_restarts * n_groups, d + 1 + n_numbers(kind, d)))
     loglik = np.zeros((m, n_restarts))
-    for chunk in rows.chunks(n_restarts * n_groups * d):
-        who, table = chunk.clients, chunk.data
-        joint = _log_joint(chunk, roots, offsets, logs)
+    for chunk, wide in _with_products(rows, kind, n_restarts * n_groups * d):
+        who, present = chunk.clients, wide[:, d]
+        joint = _log_joint(chunk, *parts)
         joint = np.ascontiguousarray(joint.transpose(1, 2, 0, 3))
         rule_out(joint, chunk.labels)
         total = to_posterior(joint)
-        loglik[who] += np.einsum("skn,kn->ks", total, table[:, -1])
-        share = joint.transpose(2, 0, 1, 3) * table[:, None, None, -1]
-        counts[who] += share.sum(axis=-1)
-        columns = table[:, :-1]
-        sums[who] += share @ columns.transpose(0, 2, 1)[:, None]
-        weighted = share[:, :, :, None] * columns[:, None, None]
-        products[who] += weighted @ columns.transpose(0, 2, 1)[:, None, None]
-    return _moments(rows, counts, sums, products, loglik)
+        loglik[who] += np.einsum("skn,kn->ks", total, present)
+        joint *= present
+        share = joint.reshape(-1, *present.shape).transpose(1, 0, 2)
+        sums[who] += share @ wide.transpose(0, 2, 1)
+    return _moments(rows, sums.reshape(m, n_restarts, n_groups, -1), loglik, kind)
 
 
-def labelled_moments(rows: RowBlocks, n_groups: int) -> Moments:
+def labelled_moments(rows: RowBlocks, n_groups: int, kind: str = "full") -> Moments:
     """The same of the rows with known labels alone, without restarts; likelihood zero."""
     m, d = rows.n_clients, rows.n_columns
-    counts, sums = np.zeros((m, n_groups)), np.zeros((m, n_groups, d))
-    products = np.zeros((m, n_groups, d, d))
-    for chunk in rows.chunks(n_groups * d):
-        if chunk.labels is None:
-            continue
-        present = chunk.data[:, None, -1]
-        share = (np.arange(n_groups)[:, None] == chunk.labels[:, None]) * present
-        columns, who = chunk.data[:, :-1], chunk.clients
-        counts[who] += share.sum(axis=-1)
-        sums[who] += share @ columns.transpose(0, 2, 1)
-        weighted = share[:, :, None] * columns[:, None]
-        products[who] += weighted @ columns.transpose(0, 2, 1)[:, None]
-    return _moments(rows, counts, sums, products, np.zeros(m))
+    sums = np.zeros((m, n_groups, d + 1 + n_numbers(kind, d)))
+    for chunk, wide in _with_products(rows, kind, n_groups * d):
+        if chunk.labels is not None:
+            same = np.arange(n_groups)[:, None] == chunk.labels[:, None]
+            sums[chunk.clients] += (same * wide[:, None, d]) @ wide.transpose(0, 2, 1)
+    return _moments(rows, sums, np.zeros(m), kind)
 
 
-def _moments(
-    rows: RowBlocks, counts: Floats, sums: Floats, products: Floats, loglik: Floats
-) -> Moments:
+def _with_products(rows: RowBlocks, kind: str, per_row: int) -> Iterator[tuple[Chunk, Floats]]:
+    """Chunks with columns, `present` and products of columns of their rows, (k, d + 1 + q, width).
+
+    The latter stand in the same place of memory for every chunk.
+    """
+    size = rows.n_columns + 1
+    wider, room = size + n_numbers(kind, rows.n_columns), np.empty(0)
+    for chunk in rows.chunks(per_row + wider):
+        k, _, width = chunk.data.shape
+        needed = k * wider * width
+        room = room if len(room) >= needed else np.empty(needed)
+        wide = room[:needed].reshape(k, wider, width)
+        wide[:, :size] = chunk.data
+        products_of_rows(chunk.data[:, :-1], kind, wide[:, size:])
+        yield chunk, wide
+
+
+def _moments(rows: RowBlocks, sums: Floats, loglik: Floats, kind: str) -> Moments:
     """Means and scatter about them from sums about the clients' centres."""
-    alive = counts > EMPTY_COMPONENT
-    about = np.where(alive[..., None], sums / np.where(alive, counts, 1.0)[..., None], 0.0)
-    scatter = products
-    scatter -= (counts[..., None] * about)[..., None] * about[..., None, :]
-    scatter[~alive] = 0.0
+    d = rows.n_columns
+    counts = sums[..., d].copy()
+    alive = (counts > EMPTY_COMPONENT)[..., None]
+    about = np.where(alive, sums[..., :d] / np.where(alive, counts[..., None], 1.0), 0.0)
+    scatter = products(-counts[..., None] * about, about, kind)
+    scatter += sums[..., d + 1 :]
+    if not alive.all():
+        scatter *= alive
     means = about + after_client(rows.centre, counts.ndim - 1)
     return Moments(counts, means, scatter, loglik)
 
@@ -121,14 +138,23 @@ def _n(groups: Groups) -> int:
     return int(groups.means.shape[2])
 
 
-def parts_of(rows: RowBlocks, groups: Groups) -> tuple[Floats, Floats, Floats]:
+def parts_of(
+    rows: RowBlocks, groups: Groups, diagonal: bool = False
+) -> tuple[Floats, Floats, Floats]:
     """Whitening roots, whitened means about the clients' centre, and log weights with constants."""
-    roots = inverse_roots(groups.covariances)
+    roots = _diagonal_roots(groups.covariances) if diagonal else inverse_roots(groups.covariances)
     about = groups.means - rows.centre[:, None, None]
-    offsets = (roots @ about[..., None])[..., 0]
-    diagonal = np.einsum("...ii->...i", roots)
-    constant = np.log(diagonal).sum(axis=-1) - 0.5 * about.shape[-1] * np.log(2 * np.pi)
+    offsets = np.einsum("...ij,...j->...i", roots, about)
+    constant = np.log(np.einsum("...ii->...i", roots)).sum(axis=-1)
+    constant -= 0.5 * about.shape[-1] * np.log(2 * np.pi)
     return roots, offsets, log_weights(groups.weights) + constant
+
+
+def _diagonal_roots(covariances: Floats) -> Floats:
+    d = covariances.shape[-1]
+    roots = np.zeros_like(covariances)
+    roots[..., range(d), range(d)] = 1.0 / np.sqrt(np.einsum("...ii->...i", covariances))
+    return roots
 
 
 def students(squares: Floats, freedom: Floats, d: int) -> Floats:
@@ -145,24 +171,22 @@ def students(squares: Floats, freedom: Floats, d: int) -> Floats:
 
 def whitened(chunk: Chunk, roots: Floats, offsets: Floats) -> Floats:
     """Rows about the means, where covariances are the identity, (k, S, R, d, width)."""
-    who, columns = chunk.clients, chunk.data[:, :-1]
-    white: Floats = own_of(roots, who) @ columns[:, None, None]
-    white -= own_of(offsets, who)[..., None]
-    return white
+    own, columns = own_of(roots, chunk.clients), chunk.data[:, :-1]
+    white = own.reshape(len(own), -1, own.shape[-1]) @ columns
+    found: Floats = white.reshape(len(columns), *own.shape[1:-1], -1)
+    found -= own_of(offsets, chunk.clients)[..., None]
+    return found
 
 
 def _log_joint(chunk: Chunk, roots: Floats, offsets: Floats, logs: Floats) -> Floats:
     """(k, S, R, width) of the rows of a chunk."""
     white = whitened(chunk, roots, offsets)
     squares = np.einsum("ksrdn,ksrdn->ksrn", white, white)
-    return np.asarray(own_of(logs, chunk.clients)[..., None] - 0.5 * squares)
+    squares *= -0.5
+    squares += own_of(logs, chunk.clients)[..., None]
+    return np.asarray(squares)
 
 
 def own_of(array: Array, who: Indices) -> Array:
     """Entries of some clients; of all, where all have the same."""
     return array if len(array) == 1 else array[who]
-
-
-def inverse_roots(covariances: Floats) -> Floats:
-    """Lower triangular W (..., d, d) with W covariance W' = identity."""
-    return np.linalg.inv(np.linalg.cholesky(covariances))

@@ -1,6 +1,7 @@
 """Groups of sites that borrow from each other: means, covariances and weights by empirical Bayes.
 
-Group r at site k has n rows with mean x and scatter C about it. The model, for each group:
+Group r at site k has n rows with mean x and scatter C about it, which is packed as its kind of
+covariance has it (`fedkin.models.packed_matrices`). The model, for each group:
 
 | what | at site k | in common |
 |---|---|---|
@@ -26,12 +27,21 @@ A group without rows at a site takes the common values.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import gammaln, psi
 
 from fedkin.arrays import Floats, Indices
+from fedkin.models.packed_matrices import packed, products, unpacked
+from fedkin.models.small_matrices import (
+    Tridiagonal,
+    inverse_roots,
+    log_determinants,
+    traces,
+    tridiagonal,
+)
 from fedkin.shrinkage.spread import belonging
 
 KINDS = ("full", "diag", "spherical", "tied", "identity")
@@ -54,6 +64,8 @@ LEAST_SCATTER = 1e-12
 LEAST_BETWEEN = 1e-8
 # A group with fewer rows than this at a site says nothing of its covariance or its place.
 FEW = 1e-6
+# Fewer rows than this are rounding beside the counts of groups.
+LEAST_KEPT_BACK = 0.5
 # exp() of less is nothing.
 LEAST_EXPONENT = -500.0
 
@@ -78,37 +90,69 @@ class Common(NamedTuple):
 class Posterior(NamedTuple):
     """A site's own values given what is common.
 
-    `weights` (m, R), `means` (m, R, d), `covariances` (m, R, d, d); `doubt` (m, R, d, d), the
-    covariance of the mean's own uncertainty; `belongs` (m, R) in [0, 1]; `distances` (m, R) of the
-    means, chi-squared with d degrees of freedom; `scatter` (m, R, d, d) about the posterior mean
-    and its degrees of freedom, `rows` (m, R).
+    `weights` (m, R), `means` (m, R, d); `numbers` (m, R, q), its covariances as its kind has them;
+    `open` (m, R, d), what is not known of the means, variances along the columns of `back`
+    (R, d, d); `belongs` (m, R) in [0, 1]; `distances` (m, R) of the means, chi-squared with d
+    degrees of freedom; `rows` (m, R), degrees of freedom of the scatter about the means; `common`
+    covariances (R, d, d) and their kind.
     """
 
     weights: Floats
     means: Floats
-    covariances: Floats
-    doubt: Floats
+    numbers: Floats
+    open: Floats
+    back: Floats
     belongs: Floats
     distances: Floats
-    scatter: Floats
     rows: Floats
+    common: Floats
+    kind: str
+
+    @property
+    def covariances(self) -> Floats:
+        """(m, R, d, d); the common ones where a kind knows no others."""
+        return self.shaped(self.numbers)
+
+    def shaped(self, numbers: Floats) -> Floats:
+        """Covariances from their numbers."""
+        d = self.means.shape[-1]
+        if self.kind in OWN_KINDS:
+            return unpacked(numbers, d, self.kind)
+        return np.broadcast_to(self.common, (*self.means.shape, d))
+
+    @property
+    def doubt(self) -> Floats:
+        """Covariances of the means' own uncertainty, (m, R, d, d)."""
+        turned = np.einsum("rij,mrj,rkj->mrik", self.back, self.open, self.back, optimize=True)
+        return np.asarray(turned)
 
 
 # ------------------------------------------------------------------ a site's own values
 
 
 def posterior(
-    counts: Floats, means: Floats, scatter: Floats, common: Common, kind: str, own_weights: bool
+    counts: Floats,
+    means: Floats,
+    scatter: Floats,
+    common: Common,
+    kind: str,
+    own_weights: bool,
+    members: Floats | None = None,
 ) -> Posterior:
-    """A site's own values from its counts (m, R), means (m, R, d) and scatter (m, R, d, d)."""
+    """A site's own values from its counts (m, R), means (m, R, d) and scatter (m, R, q).
+
+    Scatter is packed by kind (`fedkin.models.packed_matrices`), as sites send it. `members` (m, R)
+    are what counts for weights, where these are not the counts (`members_of`).
+    """
     axes, back, spread = _axes(common)
     shrunk = _held_means(counts, means, common.centers, axes, back, spread, common.n_estimates)
     about, left, belongs, distances, taken = shrunk
-    doubt = np.einsum("rij,mrj,rkj->mrik", back, left, back, optimize=True)
     rows, total = _about_means(counts, means, scatter, about, taken, kind)
-    covariances = _held_covariances(total, rows, common, kind)
-    weights = _held_weights(counts, common.concentration, own_weights)
-    return Posterior(weights, about, covariances, doubt, belongs, distances, total, rows)
+    numbers = _held_covariances(total, rows, common, kind)
+    members = counts if members is None else members
+    weights = _held_weights(members, common.concentration, own_weights)
+    known = common.covariances, kind
+    return Posterior(weights, about, numbers, left, back, belongs, distances, rows, *known)
 
 
 def block(kind: str, d: int) -> tuple[int, int]:
@@ -117,7 +161,7 @@ def block(kind: str, d: int) -> tuple[int, int]:
 
 
 def working(
-    own: Posterior, common: Common, counts: Floats, kind: str, own_weights: bool
+    own: Posterior, common: Common, members: Floats, kind: str, own_weights: bool
 ) -> tuple[Floats, Floats]:
     """Weights (m, R) and covariances for the E-step: expected logarithms, not logarithms of means.
 
@@ -128,18 +172,41 @@ def working(
     d = own.means.shape[-1]
     weights = own.weights
     if not own_weights:
-        held = counts + common.concentration
+        held = members + common.concentration
         weights = np.exp(psi(held) - psi(held.sum(axis=-1, keepdims=True)))
-    covariances, loss = own.covariances, np.zeros(own.weights.shape)
+    numbers, loss, doubt = own.numbers, 0.0, _relative_doubt(own)
     if kind in OWN_KINDS:
         order, times = block(kind, d)
         nu = common.degrees + order + 1.0 + times * own.rows
-        steps = np.arange(order)
-        each = psi((nu[..., None] - steps) / 2).sum(axis=-1) - order * np.log(nu / 2)
+        each = _sum_of_psi(nu / 2, order) - order * np.log(nu / 2)
         loss = 0.5 * each * (1 if order > 1 else d)
-        covariances = covariances * ((nu - order - 1.0) / nu)[..., None, None]
-    doubt = np.einsum("mrij,mrji->mr", np.linalg.inv(covariances), own.doubt)
-    return weights * np.exp(np.maximum(loss - 0.5 * doubt, LEAST_EXPONENT)), covariances
+        narrower = (nu - order - 1.0) / nu
+        numbers, doubt = numbers * narrower[..., None], doubt / narrower
+    weights = weights * np.exp(np.maximum(loss - 0.5 * doubt, LEAST_EXPONENT))
+    return weights, own.shaped(numbers)
+
+
+def _relative_doubt(own: Posterior) -> Floats:
+    """Trace of covariance^-1 doubt, (m, R)."""
+    if own.kind not in OWN_KINDS:
+        # What is open is measured along axes in which the common covariance is the identity.
+        return np.asarray(own.open.sum(axis=-1))
+    if own.kind == "full":
+        return traces(own.numbers, own.back, own.open)
+    variances = np.einsum("rij,mrj->mri", np.square(own.back), own.open)
+    d = own.means.shape[-1]
+    return np.asarray((variances / (own.numbers / (d if own.kind == "spherical" else 1))).sum(-1))
+
+
+def _sum_of_psi(values: Floats, order: int) -> Floats:
+    """psi at `order` steps of one half down from values: two of them, the others follow."""
+    total: Floats = np.zeros(values.shape)
+    for last in range(max(order - 2, 0), order):
+        n_steps, lowest = last // 2, values - 0.5 * last
+        total += (n_steps + 1) * psi(lowest)
+        for step in range(n_steps):
+            total += (n_steps - step) / (lowest + step)
+    return total
 
 
 def _axes(common: Common) -> tuple[Floats, Floats, Floats]:
@@ -157,9 +224,9 @@ def _axes(common: Common) -> tuple[Floats, Floats, Floats]:
 def _about_means(counts, means, scatter, about, taken, kind):
     """Rows that are left to tell of a covariance, and their scatter about the held means."""
     away, some = means - about, np.where(counts > FEW, counts, 0.0)[..., None]
-    total = (some * away)[..., None] * away[..., None, :]
+    total = products(some * away, away, kind)
     total += scatter
-    return np.maximum(counts - taken, 0.0), shaped(total, kind)
+    return np.maximum(counts - taken, 0.0), total
 
 
 def _held_means(counts, means, centers, axes, back, spread, n_estimates):
@@ -182,13 +249,13 @@ def _held_means(counts, means, centers, axes, back, spread, n_estimates):
 
 
 def _held_covariances(scatter, rows, common, kind):
-    """Posterior means of covariances; the common ones where a kind knows no others."""
+    """Posterior means of covariances, packed; none where a kind knows the common ones alone."""
     if kind not in OWN_KINDS:
-        return np.broadcast_to(common.covariances, scatter.shape)
-    _, times = block(kind, scatter.shape[-1])
+        return scatter[..., :0]
+    _, times = block(kind, common.centers.shape[-1])
     total = common.degrees + times * rows
-    held = scatter * (times / total)[..., None, None]
-    held += (common.degrees / total)[..., None, None] * common.covariances
+    held = (common.degrees / total)[..., None] * packed(common.covariances, kind)
+    held += scatter * (times / total)[..., None]
     return held
 
 
@@ -199,6 +266,21 @@ def _held_weights(counts, concentration, own_weights):
         even = concentration / concentration.sum()
         return np.where(total > 0, counts / np.where(total > 0, total, 1.0), even)
     return (counts + concentration) / (total + concentration.sum())
+
+
+def members_of(counts: Floats, rows: Floats, concentration: Floats) -> Floats:
+    """Rows of groups (m, R) as far as weights are concerned: with those that a site kept back.
+
+    A site with rules does not tell of groups of few rows: their counts are zero, its rows (m,) are
+    more than its counts. The rest belongs to these groups, by their usual weights.
+    """
+    rest = rows - counts.sum(axis=-1)
+    usual = np.where(counts > 0, 0.0, concentration)
+    kept_back = (rest >= LEAST_KEPT_BACK) & (usual > 0).any(axis=-1)
+    if not kept_back.any():
+        return counts
+    share = usual / np.where(kept_back, usual.sum(axis=-1), 1.0)[:, None]
+    return counts + np.where(kept_back, rest, 0.0)[:, None] * share
 
 
 def shaped(matrices: Floats, kind: str) -> Floats:
@@ -238,33 +320,6 @@ def told(own: Posterior, common: Common, kind: str) -> Floats:
     return common.degrees + times * own.rows
 
 
-def packed(matrices: Floats, kind: str) -> Floats:
-    """What of symmetric matrices (..., d, d) has to travel for a kind, (..., q)."""
-    d = matrices.shape[-1]
-    if kind in ("full", "tied"):
-        upper = np.triu_indices(d)
-        return matrices[..., upper[0], upper[1]]
-    diagonal = np.einsum("...ii->...i", matrices)
-    if kind == "diag":
-        return np.ascontiguousarray(diagonal)
-    trace = diagonal.sum(axis=-1, keepdims=True)
-    return trace if kind == "spherical" else trace[..., :0]
-
-
-def unpacked(numbers: Floats, d: int, kind: str) -> Floats:
-    """Matrices (..., d, d) from what travelled."""
-    if kind in ("full", "tied"):
-        upper, place = np.triu_indices(d), np.empty((d, d), dtype=np.intp)
-        place[upper] = place.T[upper] = np.arange(len(upper[0]))
-        return np.asarray(np.take(numbers, place, axis=-1))
-    matrices = np.zeros((*numbers.shape[:-1], d, d))
-    if kind == "diag":
-        matrices[..., range(d), range(d)] = numbers
-    elif kind == "spherical":
-        matrices[..., range(d), range(d)] = numbers / d
-    return matrices
-
-
 # ------------------------------------------------------------------ what is common
 
 
@@ -275,10 +330,12 @@ def learn(
     common: Common,
     kind: str,
     alike: bool = False,
+    rows: Floats | None = None,
 ) -> Common:
     """The mixture that sites share, from their counts, means and scatter added up.
 
-    With covariances `alike` all groups have their average.
+    With covariances `alike` all groups have their average. `rows` (m,) of sites that may have kept
+    groups back.
     """
     n_rows = counts.sum(axis=0)
     alive = n_rows[:, None] > FEW
@@ -289,16 +346,23 @@ def learn(
         least = least_variance(counts, means)
         covariances, known = _of_groups(each, n_rows, "tied" if alike else kind, least)
         common = common._replace(covariances=covariances, known=known)
+    if rows is not None:
+        n_rows = members_of(counts, rows, common.concentration).sum(axis=0)
     shares = (n_rows + FEW) / (n_rows + FEW).sum()
     return common._replace(centers=centers, concentration=common.concentration.sum() * shares)
 
 
 def _together(counts, means, scatter, centers, kind):
     """Covariances of groups (R, d, d) about centres, sites put together."""
-    away = (means - centers).swapaxes(0, 1)
-    about = (counts.T[..., None] * away).swapaxes(-1, -2) @ away
-    total = shaped(scatter.sum(axis=0) + about, kind)
+    total = _summed(counts, means - centers, scatter.sum(axis=0), kind)
     return total / np.maximum(counts.sum(axis=0), FEW)[:, None, None]
+
+
+def _summed(counts, away, scatter, kind):
+    """Squares and products (R, d, d) of vectors (m, R, d), so many of each, and scatter (R, q)."""
+    away = away.swapaxes(0, 1)
+    about = (counts.T[..., None] * away).swapaxes(-1, -2) @ away
+    return unpacked(scatter, away.shape[-1], kind) + shaped(about, kind)
 
 
 def numbers_of_covariances(
@@ -327,15 +391,20 @@ def learn_own(
     common: Common,
     kind: str,
     own_weights: bool,
+    members: Floats | None = None,
 ) -> Common:
-    """What groups have in common where sites differ, a few steps up the marginal likelihood."""
+    """What groups have in common where sites differ, a few steps up the marginal likelihood.
+
+    `members` (m, R) are what counts for weights, where these are not the counts.
+    """
     common = common._replace(n_estimates=np.array(float((counts > FEW).sum())))
     common = _learn_means(counts, means, common)
     if kind != "identity":
         common = _learn_covariances(counts, means, scatter, common, kind)
     if own_weights:
         return common
-    return common._replace(concentration=learn_weights(counts, common.concentration))
+    members = counts if members is None else members
+    return common._replace(concentration=learn_weights(members, common.concentration))
 
 
 def _learn_means(counts: Floats, means: Floats, common: Common) -> Common:
@@ -384,15 +453,15 @@ def _learn_covariances(counts, means, scatter, common, kind):
     about, _, belongs, _, taken = shrunk
     rows, used = _about_means(counts, means, scatter, about, taken, kind)
     rows = np.where(belongs > 0.5, rows, 0.0)
-    used[rows <= 0] = 0.0
-    degrees, weight = common.degrees, np.ones_like(rows)
+    degrees, weight = common.degrees, np.where(rows > 0, 1.0, 0.0)
     if kind in OWN_KINDS:
-        degrees = best_degrees(used, rows, common.covariances, kind)
-        weight = degrees / (rows + degrees)
+        degrees = best_degrees(used, rows, common.covariances, kind, degrees)
+        weight = weight * degrees / (rows + degrees)
     # Scatter over rows is right on average at every site; a site weighs rows * degrees / (rows +
     # degrees): all its rows where sites do not differ, the same as any other where they do.
     told = (weight * rows).sum(axis=0)
-    each = np.einsum("mr,mrij->rij", weight, used) / np.maximum(told, FEW)[:, None, None]
+    each = np.einsum("mr,mrq->rq", weight, used) / np.maximum(told, FEW)[:, None]
+    each = unpacked(each, means.shape[-1], kind)
     each = np.where((told > FEW)[:, None, None], each, common.covariances)
     covariances, known = _of_groups(each, told, kind, least_variance(counts, means))
     return common._replace(covariances=covariances, degrees=degrees, known=known)
@@ -422,31 +491,37 @@ def _of_groups(
 
 def _share_of_average(covariances, told, average, kind):
     """How far covariances (R, d, d), known from `told` rows each, are bent to their average."""
-    scatter = told[:, None, None] * covariances
+    scatter = packed(told[:, None, None] * covariances, kind)
     beyond = best_degrees(scatter[:, None], told[:, None], average[None], kind)[0]
     return beyond / (beyond + told)
 
 
-def best_degrees(scatter: Floats, rows: Floats, covariances: Floats, kind: str) -> Floats:
-    """Degrees of freedom beyond the least (R,), the likeliest of a grid.
+def best_degrees(
+    scatter: Floats, rows: Floats, covariances: Floats, kind: str, before: Floats | None = None
+) -> Floats:
+    """Degrees of freedom beyond the least (R,), the likeliest of a grid, from scatter (m, R, q).
 
-    With eigenvalues in coordinates in which the common covariance is the identity all degrees are
-    tried at the cost of one. Every eighth of them first, then closer and closer about the best: the
-    likelihood has one top.
+    In coordinates in which the common covariance is the identity, scatter with two diagonals, all
+    degrees are tried at the cost of one. Every eighth of them first, then closer and closer about
+    the best: the likelihood has one top. Where those of the round `before` (R,) are likelier than
+    their neighbours it is these.
     """
-    order, times = block(kind, scatter.shape[-1])
-    ratio, n_rows = ratios(scatter, covariances, kind), rows * times
+    order, times = block(kind, covariances.shape[-1])
+    form, n_rows = in_units_of(scatter, covariances, kind), rows * times
+    n_blocks, some = len(form.main), rows > FEW
 
     def loglik(places: Indices) -> Floats:
         beyond = DEGREES[places]
         whole = beyond + order + 1.0
         gain = log_multigamma((whole + n_rows) / 2, order) - log_multigamma(whole / 2, order)
         if order == 1:
-            gain = gain * ratio.shape[-1]
-        level = 0.5 * whole * ratio.shape[-1] * np.log(beyond)
-        spread = 0.5 * (whole + n_rows) * np.log(beyond[:, None] + ratio).sum(axis=-1)
-        return np.asarray(np.where(rows > FEW, gain + level - spread, 0.0).sum(axis=0))
+            gain = gain * n_blocks
+        level = 0.5 * whole * n_blocks * np.log(beyond)
+        spread = 0.5 * (whole + n_rows) * log_determinants(form, beyond)
+        return np.asarray(np.where(some, gain + level - spread, 0.0).sum(axis=0))
 
+    if before is not None and (at := _still_best(loglik, before)) is not None:
+        return DEGREES[at]
     best = np.zeros(scatter.shape[1], dtype=np.intp)
     reached = loglik(best)
     tried = [np.full_like(best, place) for place in range(WIDE_STEP, len(DEGREES), WIDE_STEP)]
@@ -459,27 +534,45 @@ def best_degrees(scatter: Floats, rows: Floats, covariances: Floats, kind: str) 
     return DEGREES[best]
 
 
-def ratios(scatter: Floats, covariances: Floats, kind: str) -> Floats:
-    """Eigenvalues (m, R, .) of scatter where the common covariance is the identity; their blocks'.
+def _still_best(loglik: Callable[[Indices], Floats], before: Floats) -> Indices | None:
+    """Places on the grid of degrees that all are likelier than their neighbours; else None."""
+    at = np.searchsorted(DEGREES, before)
+    if not np.array_equal(DEGREES[np.minimum(at, len(DEGREES) - 1)], before):
+        return None
+    reached = loglik(at)
+    lower, higher = np.maximum(at - 1, 0), np.minimum(at + 1, len(DEGREES) - 1)
+    # The first of equals, as in the search.
+    top = ((loglik(lower) < reached) | (at == lower)) & (loglik(higher) <= reached)
+    return at if top.all() else None
 
-    One a direction for "full", one a column for "diag", their sum for "spherical".
+
+def in_units_of(scatter: Floats, covariances: Floats, kind: str) -> Tridiagonal:
+    """Scatter (m, R, q) where the common covariance (R, d, d) is the identity.
+
+    One number a column for "diag", their sum for "spherical".
     """
-    if kind in ("diag", "spherical"):
-        ratio = np.einsum("mrii,rii->mri", scatter, 1.0 / np.where(covariances, covariances, 1.0))
-        if kind == "spherical":
-            ratio = ratio.sum(axis=-1, keepdims=True)
-    else:
-        white = np.linalg.inv(np.linalg.cholesky(covariances))
-        ratio = np.linalg.eigvalsh(white @ scatter @ white.swapaxes(-1, -2))
-    found: Floats = np.maximum(ratio, 0.0)
-    return found
+    if kind not in ("diag", "spherical"):
+        return tridiagonal(scatter, inverse_roots(covariances))
+    variances = np.einsum("rii->ri", covariances)
+    if kind == "spherical":
+        variances = variances.mean(axis=1, keepdims=True)
+    ratio = (scatter / variances).transpose(2, 0, 1)
+    return Tridiagonal(ratio, np.empty((0, *ratio.shape[1:])))
 
 
 def log_multigamma(values: Floats | float, order: int) -> Floats:
-    """Logarithm of the multivariate gamma function, without its constant."""
-    steps = 0.5 * np.arange(order)
-    found: Floats = gammaln(np.asarray(values)[..., None] - steps).sum(axis=-1)
-    return found
+    """Logarithm of the multivariate gamma function, without its constant.
+
+    Gamma functions at steps of one half: two of them, the others by Gamma(x + 1) = x Gamma(x).
+    """
+    values = np.asarray(values)
+    total: Floats = np.zeros(values.shape)
+    for last in range(max(order - 2, 0), order):
+        n_steps, lowest = last // 2, values - 0.5 * last
+        total += (n_steps + 1) * gammaln(lowest)
+        for step in range(n_steps):
+            total += (n_steps - step) * np.log(lowest + step)
+    return total
 
 
 def floored(covariance: Floats, least: float = 0.0) -> Floats:

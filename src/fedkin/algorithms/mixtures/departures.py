@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from fedkin.algorithms.mixtures.coordinator import largest_change
+from fedkin.algorithms.mixtures.turns import AboutSome, Turns
 from fedkin.arrays import Arrays, Bools, Floats
+from fedkin.models.packed_matrices import n_numbers
 from fedkin.protocol import Ask, LastReplies, Replies
 from fedkin.shrinkage import borrowed
 from fedkin.ties import tied_order
@@ -22,6 +24,9 @@ from fedkin.ties import tied_order
 ROUNDS_COMPARED = 5
 # Rounds of a mixture that has not climbed as one of all sites, before it is compared with others.
 ROUNDS_ALONE = 20
+# After so many rounds a group that a site kept back stays so: about the rule's bound a group that
+# leaves in one round and not in the next would keep the fit from settling.
+ROUNDS_TO_AND_FRO = 20
 # What is infinite travels as this.
 MOST = 1e15
 
@@ -33,32 +38,38 @@ class Departure:
         self.common, self.kind, self.own_weights = common, kind, own_weights
         self.last = LastReplies(m)
         n_groups, d = common.centers.shape
-        shapes = (m, n_groups), (m, n_groups, d), (m, n_groups, d, d)
+        shapes = (m, n_groups), (m, n_groups, d), (m, n_groups, n_numbers(kind, d))
+        # Rows that are behind the groups, and with those whose groups were kept back.
+        self.counts: Floats = np.zeros((m, n_groups))
+        self.members: Floats = np.zeros((m, n_groups))
+        # Groups that sites kept back, and the rounds so far.
+        self.silent: Bools = np.zeros((m, n_groups), dtype=bool)
+        self.n_rounds = 0
         self.own = self._posterior(*(np.zeros(shape) for shape in shapes))
 
     def _posterior(self, counts: Floats, means: Floats, scatter: Floats) -> borrowed.Posterior:
-        return borrowed.posterior(counts, means, scatter, self.common, self.kind, self.own_weights)
+        known = self.common, self.kind, self.own_weights, self.members
+        return borrowed.posterior(counts, means, scatter, *known)
 
     def mixture(self, final: bool = False) -> tuple[Floats, Floats, Floats]:
         """Weights, means and covariances that go out to the sites, (m, ...)."""
         weights, covariances = self.own.weights, self.own.covariances
         if not final and "counts" in self.last:
-            counts = self.last["counts"]
             weights, covariances = borrowed.working(
-                self.own, self.common, counts, self.kind, self.own_weights
+                self.own, self.common, self.members, self.kind, self.own_weights
             )
         return weights, self.own.means, covariances
 
     def holding(self) -> dict[str, Floats]:
         """What a site needs to leave its rows out one at a time (`models.left_out_rows`)."""
-        own, common, counts = self.own, self.common, self.last["counts"]
+        own, common, counts = self.own, self.common, self.counts
         covariances, freedom = borrowed.predictive(own, common, self.kind)
         usual = np.zeros(counts.shape) if self.own_weights else common.concentration
         return {
             "weights": own.weights,
             "means": own.means,
             "covariances": covariances,
-            "counts": counts,
+            "counts": self.members,
             "taken": np.clip(counts - own.rows, 0.0, 1.0),
             "total": np.minimum(borrowed.told(own, common, self.kind), MOST),
             "usual": np.broadcast_to(usual, counts.shape),
@@ -72,12 +83,34 @@ class Departure:
             for name, array in replies.items()
         }
         self.last.put(replies.clients, arrays)
-        counts, means, scatter = moments(self.last, self.kind)
+        counts, means, scatter = self._told()
         heard, before = self.last.heard, self.own.means
-        seen = counts[heard], means[heard], scatter[heard]
-        self.common = borrowed.learn_own(*seen, self.common, self.kind, self.own_weights)
+        self.members = borrowed.members_of(counts, self.last["rows"], self.common.concentration)
+        who: Any = slice(None) if heard.all() else heard
+        self.common = borrowed.learn_own(
+            counts[who],
+            means[who],
+            scatter[who],
+            self.common,
+            self.kind,
+            self.own_weights,
+            self.members[who],
+        )
         self.own = self._posterior(counts, means, scatter)
         return largest_change(before, self.own.means)
+
+    def _told(self) -> tuple[Floats, Floats, Floats]:
+        """Counts, means and scatter, without groups that their sites keep back for good."""
+        counts, means, scatter = moments(self.last)
+        self.n_rounds += 1
+        if self.n_rounds > ROUNDS_TO_AND_FRO:
+            rest = self.last["rows"] - counts.sum(axis=-1)
+            self.silent |= (rest >= borrowed.LEAST_KEPT_BACK)[:, None] & (counts <= 0)
+        if self.silent.any():
+            counts = np.where(self.silent, 0.0, counts)
+            scatter = np.where(self.silent[..., None], 0.0, scatter)
+        self.counts = counts
+        return counts, means, scatter
 
 
 def one_covariance(common: borrowed.Common) -> borrowed.Common:
@@ -90,11 +123,9 @@ def one_covariance(common: borrowed.Common) -> borrowed.Common:
     )
 
 
-def moments(replies: Any, kind: str) -> tuple[Floats, Floats, Floats]:
+def moments(replies: Any) -> tuple[Floats, Floats, Floats]:
     """Counts, means and scatter that sites sent."""
-    means = replies["means"]
-    scatter = borrowed.unpacked(replies["scatter"], means.shape[-1], kind)
-    return replies["counts"], means, scatter
+    return replies["counts"], replies["means"], replies["scatter"]
 
 
 def question(
@@ -107,6 +138,11 @@ def question(
     return Ask("own_moments", personal=own, fraction=fraction, note=note)
 
 
+def _about(departures: Sequence[Departure], note: str) -> AboutSome:
+    """The question about some of these."""
+    return lambda some: question(departures[some], note)
+
+
 def depart(one: Departure) -> Generator[Ask, Replies, None]:
     """Sites depart from one mixture for some rounds, before it is compared with others."""
     for _ in range(ROUNDS_ALONE):
@@ -115,7 +151,7 @@ def depart(one: Departure) -> Generator[Ask, Replies, None]:
 
 
 def likeliest(
-    departures: Sequence[Departure], trusted: Bools, by: str = "loglik"
+    departures: Sequence[Departure], trusted: Bools, turns: Turns, by: str = "loglik"
 ) -> Generator[Ask, Replies, Departure]:
     """The departure under which the rows of trusted sites are foretold best by their others.
 
@@ -124,7 +160,7 @@ def likeliest(
     left = list(departures)
     while len(left) > 1:
         for _ in range(ROUNDS_COMPARED):
-            replies = yield question(left, "starts are compared")
+            replies = yield from turns.ask(_about(left, "starts are compared"), len(left))
             for start, one in enumerate(left):
                 one.advance(replies, start)
         held = [one.holding() for one in left]

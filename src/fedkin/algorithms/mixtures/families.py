@@ -129,7 +129,7 @@ class GaussianFamily(Family):
             found = gaussian_starts.kmeans_start(rows, n_components, n_restarts, keys, self.kind)
         if not self.settings.labels:
             return found
-        told = shaped.labelled_moments(rows, n_components)
+        told = shaped.labelled_moments(rows, n_components, "identity")
         return gaussian_starts.at_known_groups(found, told.counts, told.means)
 
     def own_scale(self, rows, statistics, components, current):

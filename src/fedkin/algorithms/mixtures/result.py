@@ -325,11 +325,29 @@ class FedGremResult(JoinedResult):
         everything: Any = (self.centers, *shapes, n_estimates, self.known)
         return borrowed.Common(*everything)
 
+    @property
+    def kept_back(self) -> Floats:
+        """Rows of every site (m,) whose groups did not leave, by its own rules."""
+        assert self.counts is not None
+        rest = self.site_rows - self.counts.sum(axis=1)
+        return np.where(rest >= borrowed.LEAST_KEPT_BACK, rest, 0.0)
+
+    def words_of_kept_back(self, names: Any) -> str:
+        """Whose groups did not leave, and what is behind the fit then."""
+        rest = self.kept_back
+        named, told = sites_listed(names[rest > 0]), 1.0 - rest.sum() / self.site_rows.sum()
+        return (
+            f"Groups of few rows did not leave {named}, by the sites' own rules; there they have "
+            f"the common mean and covariance. {told:.0%} of the rows are behind the groups."
+        )
+
     def remarks(self, about: About) -> list[str]:
         """With the sites that lack groups."""
         remarks = super().remarks(about)
         if self.lacking is None:
             return remarks
+        if self.kept_back.any():
+            remarks.append(self.words_of_kept_back(about.sites))
         n_sites = int(self.lacking.any(axis=1).sum())
         if n_sites:
             remarks.append(

@@ -158,9 +158,9 @@ def _rows_of_clusters(rows, ended):
 
 def labelled(clients, cache, settings, common, personal, memory, keys):
     """Counts, means and scatter of the rows whose labels are known."""
-    found = shaped.labelled_moments(cache, settings.n_components)
+    found = shaped.labelled_moments(cache, settings.n_components, settings.covariance_type)
     behind = partial(rows_with_labels, clients, settings, ABOUT_GROUPS)
-    return TracedReply(_reply(cache, found, settings), behind), memory
+    return TracedReply(_reply(cache, found), behind), memory
 
 
 def _rows_of_groups(clients, cache, settings, groups):
@@ -191,7 +191,7 @@ def own_moments(clients, cache, settings, common, personal, memory, keys):
 
 
 def _of_groups(clients, cache, settings, groups):
-    found = _reply(cache, shaped.expect(cache, groups), settings)
+    found = _reply(cache, shaped.expect(cache, groups, settings.covariance_type))
     return TracedReply(found, partial(_rows_of_groups, clients, cache, settings, groups))
 
 
@@ -205,12 +205,12 @@ def left_out(clients, cache, settings, common, personal, memory, keys):
     return {"rows": cache.sizes.astype(float), "loglik": found, "right": right}, memory
 
 
-def _reply(cache, found, settings):
+def _reply(cache, found):
     return {
         "rows": cache.sizes.astype(float),
         "counts": found.counts,
         "means": found.means,
-        "scatter": borrowed.packed(found.scatter, settings.covariance_type),
+        "scatter": found.scatter,
         "loglik": found.loglik,
     }
 
@@ -242,7 +242,8 @@ def program(roster: Roster, settings: Any, aligned: Floats | None = None) -> Pro
         yield from depart(ways[-1])
     if start.all_named and settings.covariance_type == "full":
         ways.append(Departure(one_covariance(shared[0]), "tied", own_weights, m))
-    fit = yield from likeliest(ways, start.trusted, "right" if start.named else "loglik")
+    by = "right" if start.named else "loglik"
+    fit = yield from likeliest(ways, start.trusted, start.turns, by)
     history: list[float] = []
     at_rest, loglik = 0, np.full(m, np.nan)
     for _ in range(settings.max_rounds):
@@ -262,7 +263,8 @@ def result_of(
 ) -> FedGremResult:
     """The fit."""
     own, common, heard = fit.own, fit.common, fit.last.heard
-    counts = np.where(heard[:, None], fit.last["counts"], 0.0)
+    counts = np.where(heard[:, None], fit.counts, 0.0)
+    members = np.where(heard[:, None], fit.members, 0.0)
     d = common.centers.shape[1]
     known = counts > borrowed.FEW
     spread = np.linalg.solve(common.covariances, common.between)
@@ -280,7 +282,7 @@ def result_of(
         degrees=common.degrees,
         concentration=common.concentration,
         counts=counts,
-        lacking=(counts < 0.5) & heard[:, None],
+        lacking=(members < 0.5) & heard[:, None],
         between_variance=np.einsum("rii->r", spread) / d,
         outlier_score=outlier_score(own.distances.T, known.T, d),
         site_loglik=loglik,

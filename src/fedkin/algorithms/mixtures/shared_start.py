@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedkin.algorithms.mixtures.departures import moments
+from fedkin.algorithms.mixtures.turns import AboutSome, Turns, some_of_each
 from fedkin.alignment import by_coordinates
 from fedkin.arrays import Bools, Floats
+from fedkin.models.packed_matrices import unpacked
 from fedkin.protocol import Ask, Replies, Roster, over_roster
 from fedkin.shrinkage import borrowed
 from fedkin.ties import tied_order
@@ -77,11 +79,13 @@ class SharedStart:
         self.settings, self.roster, self.kind = settings, roster, settings.covariance_type
         self.trusted: Bools = np.ones(len(roster), dtype=bool)
         self.n_rows = 0.0
-        # Means of the sites' columns (m, d), and what rows scatter about them in all, (m,).
+        # Means and deviations of the sites' columns (m, d), and what rows scatter in all, (m,).
         self.middle: Floats = np.empty((0, 0))
+        self.deviation: Floats = np.empty((0, 0))
         self.inside: Floats = np.empty(0)
         # Whether every group has labels; whether every row has.
         self.named = self.all_named = False
+        self.turns = Turns(len(roster))
 
     def begin(
         self, aligned: Floats | None = None
@@ -94,12 +98,14 @@ class SharedStart:
         replies = yield Ask("columns", note="spread of the columns")
         units, n_rows = spread_of(replies), float(replies["rows"].sum())
         who, m = replies.clients, len(self.roster)
+        self.turns.expected[who] = True
         self.middle = over_roster(replies["middle"], who, m, missing=0.0)
+        self.deviation = over_roster(np.sqrt(replies["variance"]), who, m, missing=0.0)
         self.inside = over_roster(replies["rows"] * replies["variance"].sum(axis=1), who, m, 0.0)
         known = None
         if settings.labels:
             replies = yield Ask("labelled", note="groups with labels")
-            known = moments(replies, self.kind)
+            known = moments(replies)
         if given is not None:
             centers = given if given.ndim == 2 else np.median(given, axis=0)
             found = yield from self._shared([self._at(centers, np.square(units) * FIRST_BETWEEN)])
@@ -159,18 +165,19 @@ class SharedStart:
     def _counted(self, found: list[Shared], replies: Replies) -> Counted:
         """What the likeliest of these mixtures says of its number of groups."""
         common, kind, d = found[0].common, self.kind, len(self.middle[0])
-        counts, means, scatter = (part[:, 0] for part in moments(replies, kind))
+        counts, means, scatter = (part[:, 0] for part in moments(replies))
         who, n_groups = replies.clients, len(common.centers)
+        whole = unpacked(scatter, d, kind)
         if kind == "identity":
             # No scatter was sent: what columns scatter, less what means do, is inside groups.
             away = np.square(means - self.middle[who, None]).sum(axis=-1)
             inside = self.inside[who] - (counts * away).sum(axis=-1)
             share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1e-300)
-            scatter = (share * inside[:, None] / d)[..., None, None] * np.eye(d)
+            whole = (share * inside[:, None] / d)[..., None, None] * np.eye(d)
         heard = self.trusted[who]
         seen = counts[heard], means[heard], scatter[heard]
         numbers = borrowed.numbers_of_covariances(*seen, common.centers, kind)
-        certain = complete_loglik(counts, means, scatter, common)
+        certain = complete_loglik(counts, means, whole, common)
         trusted, rows, certain = (
             over_roster(part, who, len(self.roster), missing=0.0)
             for part in (heard, counts.sum(axis=1), certain)
@@ -245,7 +252,11 @@ class SharedStart:
         if some.any():
             points = points[some]
         else:
-            points, weights = points.mean(axis=1), np.ones(m)
+            # No site may tell of a cluster: rows drawn by what sites told of their columns.
+            who = replies.clients[heard]
+            drawn = self.deviation[who, None] * rng.normal(size=(m, n_groups, points.shape[-1]))
+            points = ((self.middle[who, None] + drawn) / units).reshape(m * n_groups, -1)
+            weights = np.ones(len(points))
         order = np.concatenate([seen, np.setdiff1d(np.arange(n_groups), seen)])
         each = m * n_groups * points.shape[1] ** 2
         n_starts = int(np.clip(MOST_NUMBERS / each, 2, self.settings.n_restarts + 1)) // 2
@@ -262,31 +273,42 @@ class SharedStart:
 
         Weights are common, too: with weights of their own, groups would become kinds of sites.
         """
-        found, running = list(starts), np.arange(len(starts))
-        loglik = np.full(len(found), -np.inf)
+        found = list(starts)
+        replies = yield from self.turns.all_at_once(self._about(found), len(found))
+        if self.turns.in_turn:
+            found = [found[s] for s in some_of_each(len(found))]
+        running, loglik = np.arange(len(found)), np.full(len(found), -np.inf)
         shares = np.zeros((len(self.roster), len(found), len(found[0].centers)))
         for number in range(1, SHARED_ROUNDS + 1):
-            replies = yield self._question([found[s] for s in running])
+            if replies is None:
+                now = [found[s] for s in running]
+                replies = yield from self.turns.ask(self._about(now), len(now))
             heard = self.trusted[replies.clients]
             reached = replies["loglik"][heard].sum(axis=0)
             self.n_rows = float(replies["rows"][heard].sum())
             gain = (reached - loglik[running]) / max(self.n_rows, 1.0)
             loglik[running] = reached
             shares[np.ix_(replies.clients, running)] = replies["counts"]
-            parts: tuple[Floats, ...] = moments(replies, self.kind)
-            if not heard.all():
-                parts = tuple(part[heard] for part in parts)
+            who: Any = slice(None) if heard.all() else heard
+            rows, parts = replies["rows"][who], [part[who] for part in moments(replies)]
             for place, s in enumerate(running):
                 counts, means, scatter = (part[:, place] for part in parts)
                 # A group that may be as wide as it likes can swallow others before they are found.
                 alike = number <= ROUNDS_OF_ALL and s % 2 == 0
-                found[s] = borrowed.learn(counts, means, scatter, found[s], self.kind, alike)
+                told = counts, means, scatter, found[s], self.kind, alike, rows
+                found[s] = borrowed.learn(*told)
             if number > ROUNDS_OF_ALL + 1:
-                running = running[np.abs(gain) > SHARED_TOL]
+                # Groups that are kept back now and then make the likelihood go to and fro.
+                running = running[(gain if self.turns.in_turn else np.abs(gain)) > SHARED_TOL]
             if not len(running):
                 break
+            replies = None
         order = distinct(loglik, SAME_PLACE * max(self.n_rows, 1.0))
         return [Shared(found[s], float(loglik[s]), shares[:, s]) for s in order]
+
+    def _about(self, found: list[borrowed.Common]) -> AboutSome:
+        """The question about some of these mixtures."""
+        return lambda some: self._question(found[some])
 
     def _question(self, found: list[borrowed.Common]) -> Ask:
         common = {

@@ -100,7 +100,7 @@ OF_CLASSES = {
 
 def classes(clients, cache, settings, common, personal, memory, keys):
     """Counts and means of the rows whose labels are known."""
-    found = labelled_moments(cache, settings.n_components)
+    found = labelled_moments(cache, settings.n_components, "identity")
     reply = {"class_rows": found.counts, "class_means": found.means}
     return TracedReply(reply, partial(rows_with_labels, clients, settings, OF_CLASSES)), memory
 
