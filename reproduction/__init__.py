@@ -43,6 +43,7 @@ MODULES = (
     "clustering_beyond",
     "odcl_beyond",
     "odcl_real",
+    "never_worse",
     "fmlr_nuisance",
     "fmlr_beyond",
     "fmlr_degrees",

@@ -173,7 +173,7 @@ def number(seed: int, data: str, m: int, n: int) -> list[dict[str, Any]]:
     from fedkin import ODCL, LocalERM
     from fedkin.clustering import choose_n_clusters
     from fedkin.datasets import make_sparse_regressions
-    from reproduction.odcl_protocol import SETTINGS, models_of
+    from reproduction.odcl_protocol import SETTINGS, models_of, without_penalty
 
     if data == "points":
         points = np.random.default_rng([105, seed]).normal(size=(m, n))
@@ -186,7 +186,7 @@ def number(seed: int, data: str, m: int, n: int) -> list[dict[str, Any]]:
     else:
         given = SETTINGS[data]
         groups = given.draw(n, [seed, n])
-        points = models_of(LocalERM(**given.fit).fit(groups.federation))
+        points = models_of(LocalERM(**without_penalty(given.fit)).fit(groups.federation))
         chosen, true = choose_n_clusters(points).n_clusters, given.n_clusters
     return [{"clusters": chosen, "right": chosen == true}]
 

@@ -44,7 +44,7 @@ def one(seed: int, setting: str) -> list[dict[str, Any]]:
     """Thresholds for one draw of models, and from which n each clustering finds the partition."""
     from fedkin import LocalERM
     from fedkin.clustering import convex_clustering, kmeans, oracle_penalty, spectral_kmeans
-    from reproduction.odcl_protocol import SETTINGS, models_of
+    from reproduction.odcl_protocol import SETTINGS, models_of, without_penalty
 
     given = SETTINGS[setting]
     k = given.n_clusters
@@ -58,7 +58,7 @@ def one(seed: int, setting: str) -> list[dict[str, Any]]:
     inexact = True
     for n in GRID[setting][::-1]:
         groups = given.draw(n, [seed, n])
-        points = models_of(LocalERM(**given.fit).fit(groups.federation))
+        points = models_of(LocalERM(**without_penalty(given.fit)).fit(groups.federation))
         if n == GRID[setting][-1]:
             needed = thresholds(groups, points, n, setting)
         for name in list(waiting):

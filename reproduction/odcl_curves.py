@@ -36,6 +36,7 @@ def one(seed: int, setting: str, n: int) -> list[dict[str, Any]]:
         fit_within_tolerance,
         measured,
         models_of,
+        without_penalty,
     )
 
     given = SETTINGS[setting]
@@ -47,7 +48,7 @@ def one(seed: int, setting: str, n: int) -> list[dict[str, Any]]:
     models = {
         ORACLE: OracleAveraging(groups.labels, **plain),
         "Cluster oracle": ClusterOracle(groups.labels, **plain),
-        "Local": LocalERM(**plain),
+        "Local": LocalERM(**without_penalty(plain)),
         "Naive": NaiveAveraging(aggregate="mean", **plain),
         "ODCL-KM++": ODCL(k, **mine),
         "ODCL-KM++, number chosen": ODCL(**mine),

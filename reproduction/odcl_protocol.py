@@ -58,6 +58,11 @@ SETTINGS = {
 }
 
 
+def without_penalty(fit: dict[str, Any]) -> dict[str, Any]:
+    """Settings of LocalERM as the paper has it: least squares also where rows are few."""
+    return fit if fit.get("loss") == "logistic" else {**fit, "alpha": 0.0}
+
+
 def models_of(fitted: Any) -> Floats:
     """The model of every site, (m, d), the intercept last if there is one."""
     if fitted.fit_intercept:

@@ -103,7 +103,7 @@ def real(seed: int, table: str, n: int) -> list[dict[str, Any]]:
     fitted = ODCL(random_state=seed).fit(X[learn], y[learn], groups=sites[learn])
     mine = error(fitted.predict(X, groups=sites))
     pooled = error(LinearRegression().fit(X[learn], y[learn]).predict(X))
-    alone = min(error(_alone(X, y, sites, learn, how)) for how in ("ridge", "least squares"))
+    alone = min(error(on_their_own(X, y, sites, learn, how)) for how in ("ridge", "least squares"))
     return [
         {
             "ODCL": mine,
@@ -115,7 +115,7 @@ def real(seed: int, table: str, n: int) -> list[dict[str, Any]]:
     ]
 
 
-def _alone(
+def on_their_own(
     X: np.ndarray, y: np.ndarray, sites: np.ndarray, learn: np.ndarray, how: str
 ) -> np.ndarray:
     """Predictions of every site's own fit: least squares, or ridge by leave-one-out."""

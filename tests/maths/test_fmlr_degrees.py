@@ -320,3 +320,36 @@ def test_weights_where_there_is_no_room_for_them_are_refused(weighted):
     by_data = FMLR(1, random_state=0).fit(data)
     by_word = FMLR(1, random_state=0).fit(X, y, groups=site, sample_weight=w)
     np.testing.assert_allclose(by_data.coef_, by_word.coef_, rtol=1e-12)
+
+
+def large_and_small(seed, m=40, n=4, ahead=20):
+    """Level and noise of a site grow with its size, as deaths in states do; most are small."""
+    rng = np.random.default_rng([7, seed])
+    size, X = np.exp(1.5 * rng.normal(size=(m, 1))), rng.normal(size=(m, n + ahead, 1))
+    y = 2.0 * X[..., 0] + 6.0 * size + size * rng.normal(size=(m, n + ahead))
+    names = np.repeat(np.arange(m).astype(str), n + ahead).reshape(m, -1)
+    return X, y, names, np.tile(np.arange(n + ahead) < n, (m, 1))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_noises_of_their_own_do_not_pass_for_levels(seed):
+    """They are likelier, and a large site would have the level of the small ones."""
+    X, y, names, learn = large_and_small(seed)
+    chosen, own = (
+        FMLR(1, site_noise=noise, random_state=0).fit(X[learn], y[learn], groups=names[learn])
+        for noise in ("choose", "own")
+    )
+
+    def error(model):
+        return float(np.sqrt(((model.predict(X[~learn], names[~learn]) - y[~learn]) ** 2).mean()))
+
+    assert own.bic_ < chosen.bic_ and chosen.site_noise_ == "common"
+    assert error(chosen) < 0.6 * error(own)
+    assert "take levels of sites for noise" in str(chosen.summary())
+
+
+def test_noises_of_their_own_stay_where_levels_are_followed():
+    drawn = drawn_sites(np.random.default_rng(5), 60, 12, 1, True, np.tile([0.2, 3.0], 30))
+    model = FMLR(1, random_state=0).fit(drawn.X, drawn.y, groups=drawn.site)
+    assert model.site_noise_ == "own"
+    assert "take levels of sites" not in str(model.summary())

@@ -5,6 +5,7 @@ import pytest
 from sklearn.linear_model import LinearRegression
 
 from fedkin import IFCA, ODCL, LocalERM, NaiveAveraging
+from fedkin.algorithms.odcl_choice import _as_good
 from fedkin.algorithms.odcl_evidence import Evidence, sums_of
 from fedkin.algorithms.odcl_rivals import RIVALS, rival_bics
 from fedkin.clustering import choose_n_clusters
@@ -342,3 +343,58 @@ def test_models_that_nobody_chose_are_told():
     with pytest.warns(UnchosenModelsWarning, match="1 of 2 models were chosen by no site"):
         fitted = IFCA(2, init=[[2.0, 0.0], [-50.0, 0.0]]).fit(data)
     assert "1 of 2 models were chosen by no site" in str(fitted.summary())
+
+
+# ------------------------------------------------------------------ few rows
+
+
+def test_sites_of_few_rows_have_a_penalty_and_others_least_squares():
+    """Five coefficients: eleven rows are enough, ten are few."""
+    rng = np.random.default_rng(3)
+    sites = [(rng.normal(size=(n, 4)), rng.normal(size=n)) for n in (11, 10, 5, 30)]
+    data = Federation.from_clients(sites)
+    own, penalised, plain = (LocalERM(alpha=a).fit(data) for a in (None, "auto", 0.0))
+    np.testing.assert_allclose(own.coef_[[0, 3]], plain.coef_[[0, 3]], rtol=1e-10)
+    np.testing.assert_allclose(own.coef_[[1, 2]], penalised.coef_[[1, 2]], rtol=1e-10)
+    assert np.abs(own.coef_[2]).max() < 0.5 * np.abs(plain.coef_[2]).max()
+    X, y = sites[1]
+    own.adapt(X, y, groups=np.full(len(y), "new"))
+    np.testing.assert_allclose(
+        own.predict(X, groups="new"), X @ own.coef_[1] + own.intercept_[1], rtol=1e-8
+    )
+
+
+def test_a_strength_for_all_leaves_the_median_site_a_row_to_spare():
+    """Lines without noise: interpolating them looks perfect, and then nobody could stay alone."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(6, 4, 4))
+    y = np.einsum("mnd,md->mn", X, 3.0 + rng.normal(size=(6, 4))) + 1e-3 * rng.normal(size=(6, 4))
+    evidence = Evidence(sums(Federation.from_clients(list(zip(X, y)))), True)
+    assert np.median(4 - evidence.chosen.freedom) >= 1.0
+    assert evidence.can_stay_alone.all()
+
+
+def as_good(errors, least, fewer):
+    return _as_good(np.array(errors, dtype=float), np.array(least, dtype=float), fewer)
+
+
+def test_fewer_clusters_stand_where_sites_do_not_tell_the_difference():
+    least = np.full(9, 10.0)
+    one_site = np.append(np.full(8, 10.0), 17.0)
+    assert as_good(one_site * (1 - 1e-9), least, fewer=True)
+    assert not as_good(one_site, least, fewer=False)
+    assert not as_good(least + 1.0 + 0.1 * np.arange(9), least, fewer=True)
+    assert as_good(least * 1.019, least, fewer=False)
+    assert not as_good([np.inf, 1.0], [1.0, 1.0], fewer=True)
+    assert as_good([np.inf, 1.0], [np.inf, 1.0], fewer=False)
+
+
+def test_the_summary_says_when_sites_were_probably_better_off_alone():
+    said = "Probably worse than every site alone"
+    assert said in str(NaiveAveraging().fit(levels()).summary())
+    assert said in str(ODCL(2, random_state=0).fit(levels()).summary())
+    assert "Probably worse" not in str(ODCL(random_state=0).fit(levels()).summary())
+    alike = levels(spread=0.0)
+    assert "Probably worse" not in str(NaiveAveraging().fit(alike).summary())
+    split = ODCL(10, random_state=0).fit(levels(n=4, spread=0.0))
+    assert "Probably worse than one model for all" in str(split.summary())

@@ -23,6 +23,14 @@ GROUPS = make_sparse_regressions(80, n_clients=24, intervals=APPENDIX_D2, random
 CLASSES = make_logistic_groups(400, n_clients=16, random_state=1)
 
 
+def expected(estimator):
+    """A row given twice is two rows where it is asked whether a site has few; a weight is not."""
+    few = isinstance(estimator, LocalERM) and estimator.loss == "squared"
+    return (
+        {"check_sample_weight_equivalence_on_dense_data": "weights are precisions"} if few else {}
+    )
+
+
 @parametrize_with_checks(
     [
         ODCL(),
@@ -32,6 +40,7 @@ CLASSES = make_logistic_groups(400, n_clients=16, random_state=1)
         NaiveAveraging(),
         IFCA(max_rounds=20),
     ],
+    expected_failed_checks=expected,
 )
 @pytest.mark.filterwarnings("ignore:IFCA did not settle")
 def test_scikit_learn_accepts_the_estimators(estimator, check):

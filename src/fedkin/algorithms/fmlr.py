@@ -311,6 +311,11 @@ def program(roster: Roster, settings: FmlrSettings) -> Program:
         if mixed_model is not None and not any(each is mixed_model for each in tried):
             beside.append(mixed_model)
     chosen = tried[int(first_least(np.array([each.bic for each in tried]), floor=RELATIVE))]
+    if chooser is not None and not settings.as_printed:
+        before, chosen = chosen, chooser.without_levels_as_noise(chosen, tried)
+        if chosen is not before:
+            beside += [each for each in tried if each.way.own_noise]
+            tried = [each for each in tried if not each.way.own_noise]
     curve = np.array([*(each.row(True) for each in tried), *(each.row(False) for each in beside)])
     if chosen.kinds is not None:
         assert chooser is not None

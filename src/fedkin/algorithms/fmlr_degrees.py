@@ -8,6 +8,10 @@ followed over K until BIC has risen, and only where there is a sign of it:
 - departures, if the mixed model beats every number of kinds without, or if they pay at the best
   number of kinds without;
 - noise of their own, if the sites' squared residuals under the best fit so far ask for it.
+
+Noises that pass for levels are no answer (`Chooser.without_levels_as_noise`): where levels have
+long tails, it is likelier that a far site is loud than that it is far, and its own rows, which all
+lie where it lies, are then not followed.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import numpy as np
 from fedkin.algorithms.fmlr_result import FmlrResult
 from fedkin.arrays import Floats, Indices
 from fedkin.clustering import kmeans
+from fedkin.models.expected_errors import degrees_of_freedom, expected_errors
 from fedkin.models.grouped_regression import (
     IDENTIFIED_CLIENTS,
     SMALLEST_NOISE_SHARE,
@@ -40,8 +45,9 @@ from fedkin.models.kinds_degrees_fit import (
 from fedkin.models.kinds_prediction import KindsPosterior
 from fedkin.models.least_squares import residual_coefficients, solve
 from fedkin.models.linear_mixed import eliminate
+from fedkin.models.linear_mixed_fit import fit as fit_mixed
 from fedkin.protocol import over_roster
-from fedkin.ties import tied_order
+from fedkin.ties import RELATIVE, first_least, tied_order
 
 if TYPE_CHECKING:
     from fedkin.algorithms.fmlr import FmlrSettings
@@ -66,6 +72,8 @@ ROWS_A_COEFFICIENT = 5.0
 # What the errors of a kind's own coefficients may add to a prediction, in units of the noise
 # variance: least squares of n rows and d coefficients adds d / (n - d - 1) on average.
 MOST_ADDED = 1.0
+# Squared errors to be expected within this share of another fit's are as good.
+AS_GOOD = 0.02
 
 
 class Tried(NamedTuple):
@@ -234,6 +242,43 @@ class Chooser:
         square = np.einsum("kr,rsm,ks->km", toward, sums, toward, optimize=True)
         nearest = np.maximum(square.min(axis=0), 0.0)
         return nearest, data.prepared.n_rows
+
+    def without_levels_as_noise(self, chosen: Tried, tried: Sequence[Tried]) -> Tried:
+        """The choice, or the least BIC with one noise if own noises stand for sites' levels.
+
+        They do if errors to be expected at further rows are larger than with nothing but a level
+        of every site's own: that takes one row of each, and no noise can explain a level away.
+        """
+        settings = self.settings
+        others = [one for one in tried if not one.way.own_noise]
+        open_noise = settings.site_noise == "choose" and settings.fit_intercept and self.enough
+        if not (chosen.way.own_noise and open_noise and DEGREES in settings.ways and others):
+            return chosen
+        if self._expected(chosen) <= (1.0 + AS_GOOD) * self._expected_of_levels():
+            return chosen
+        return others[int(first_least(np.array([one.bic for one in others]), floor=RELATIVE))]
+
+    def _expected(self, tried: Tried) -> float:
+        """Squared errors to be expected of a fit at further rows."""
+        assert tried.kinds is not None
+        kinds, statistics = tried.kinds, np.ascontiguousarray(self.source.statistics.T)
+        grouped = len(kinds.weights) > tried.n_kinds
+        known = KindsPosterior(self.clients, kinds, self.source.outside if grouped else None)
+        effects, noise = known.effects(self.clients.data, known.share)
+        share = known.regular(known.share).T
+        taken = degrees_of_freedom(statistics, kinds.random_covariance, noise, share)
+        return float(expected_errors(statistics, share @ kinds.coef + effects, taken).sum())
+
+    def _expected_of_levels(self) -> float:
+        """The same of one regression with a level of every site's own and one noise."""
+        statistics = np.ascontiguousarray(self.source.statistics.T)
+        d, m = self.source.n_coefficients, len(statistics)
+        found = fit_mixed(self.source.statistics, np.array([d - 1]), "ml")
+        covariance = np.zeros((d, d))
+        covariance[-1, -1] = found.random_covariance[0, 0]
+        noise, share = np.full(m, found.sigma**2), np.ones((m, 1))
+        taken = degrees_of_freedom(statistics, covariance, noise, share)
+        return float(expected_errors(statistics, found.client_coef, taken).sum())
 
     # ------------------------------------------------------------ at the end
 

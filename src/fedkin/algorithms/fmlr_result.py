@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -285,6 +286,13 @@ class FmlrResult(Result):
             )
         return remarks
 
+    def _noise_for_levels(self, settings: Any) -> bool:
+        """Whether own noises were likelier and were not taken."""
+        columns = dict(zip(CURVE, self.curve.T))
+        refused = (columns["own_noise"] > 0) & (columns["considered"] == 0)
+        likelier = refused & (columns["bic"] < float(self.bic))
+        return bool(settings.site_noise == "choose" and not self.own_noise and likelier.any())
+
     def _compared(self, about: About) -> list[str]:
         """Kinds, degrees and one model for all, beside each other."""
         settings, remarks = about.settings, []
@@ -308,6 +316,12 @@ class FmlrResult(Result):
                     "Sites differ by degrees rather than by kind: MixedModel, or degrees='choose', "
                     "describes them better."
                 )
+        if self._noise_for_levels(settings):
+            remarks.append(
+                "Noises of the sites' own would be likelier still, but they take levels of sites "
+                "for noise: larger errors are to be expected of them at further rows than with one "
+                "noise (site_noise='own' has them all the same)."
+            )
         if settings.share != "statistics" and settings.degrees == "choose":
             remarks.append(
                 "Whether sites differ by degrees was not looked at: that needs share='statistics'."

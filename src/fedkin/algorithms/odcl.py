@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 
 from fedkin.algorithms.clustered_result import NO_CLUSTER, ClusteredResult
+from fedkin.algorithms.odcl_choice import expected_beside
 from fedkin.algorithms.odcl_errors import cluster_errors, new_targets
 from fedkin.algorithms.odcl_evidence import LEAST_FREEDOM
 from fedkin.algorithms.odcl_groups import Grouping
@@ -52,6 +53,8 @@ from fedkin.protocol.runs import About
 from fedkin.tables import Table
 from fedkin.ties import first_least
 
+# A root mean squared error so many times another's is said to be probably worse.
+MUCH_WORSE = 1.1
 # A covariance of more coefficients than this is not sent: 160 kB a site.
 MOST_COVARIANCES = 200
 
@@ -187,6 +190,11 @@ def _result(
     else:
         rivals = None
     joined = np.where((labels >= 0)[:, None], models[np.maximum(labels, 0)], own)
+    shares = sites.settings.given_clusters != "own" and (labels >= 0).sum() > 1
+    beside = None
+    if evidence is not None and shares:
+        clustered = np.flatnonzero(labels >= 0)
+        beside = expected_beside(evidence.take(clustered), labels[clustered])
     sure, targets = cluster_errors(sites, labels, models), new_targets(sites, labels, models)
     return OdclResult(
         cluster_models=models,
@@ -201,6 +209,7 @@ def _result(
         history_changes=changes,
         population_model=sites.population(labels),
         rival_bic=rivals,
+        expected_beside=beside,
         cluster_errors=sure.errors,
         cluster_covariance=sure.covariance,
         cluster_degrees=sure.degrees,
@@ -229,11 +238,14 @@ ACCOUNT = {
 class OdclResult(ClusteredResult):
     """Clusters sought or given in one round; `without_covariance` (m,) had none to send.
 
-    `rival_bic` (4,) are those of `RIVALS`, on the same rows.
+    `rival_bic` (4,) are those of `RIVALS`, on the same rows. `expected_beside` (3,) are errors to
+    be expected at further rows: of these clusters, of one model and of every site alone; NaN of
+    what is not better.
     """
 
     without_covariance: Bools | None = None
     rival_bic: Floats | None = None
+    expected_beside: Floats | None = None
     choice_errors: Floats | None = None
     choice_bic: Floats | None = None
 
@@ -267,7 +279,19 @@ class OdclResult(ClusteredResult):
         remarks = super().remarks(about)
         if self.rival_bic is not None:
             remarks.append(in_words(self.rival_bic))
-        return remarks
+        return [*remarks, *self._worse()]
+
+    def _worse(self) -> list[str]:
+        """A sentence for each of one model and all alone that is probably much better."""
+        if self.expected_beside is None:
+            return []
+        mine, *others = self.expected_beside
+        return [
+            f"Probably worse than {words}: errors of {mine:.3g} are to be expected at further "
+            f"rows, there of {other:.3g} (in standard deviations of the usual noise)."
+            for words, other in zip(("one model for all", "every site alone"), others)
+            if mine > MUCH_WORSE * other
+        ]
 
     def of_pooled(self, owner: Indices, rows: Indices) -> OdclResult:
         """The result of clients that hold the rows of several sites, as that of these sites.

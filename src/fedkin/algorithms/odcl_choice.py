@@ -3,7 +3,9 @@
 1. How many kinds of sites there are says BIC, of a mixture in which a site's kind is summed over.
 2. Those kinds, one model for all, and every site alone are compared by the errors to be expected at
    further rows (`Evidence.errors`). The kinds are the answer unless another of the three is better;
-   then it is the one with fewer clusters among those that are as good as the best.
+   then it is the one with fewer clusters among those that are as good as the best. As good is a
+   difference within 2 %; and, for fewer clusters than the best has, one that sites do not tell,
+   within its standard error over sites (Breiman, Friedman, Olshen, Stone 1984).
 
 Sites that cannot carry a model of their own take no part in finding clusters; they join the one
 whose model makes their rows likeliest.
@@ -18,15 +20,17 @@ import numpy as np
 from fedkin.algorithms.odcl_evidence import Evidence
 from fedkin.algorithms.odcl_groups import CLUSTERINGS, Grouping, least_residuals
 from fedkin.algorithms.odcl_rivals import kinds_bic
-from fedkin.arrays import Bools, Indices
+from fedkin.arrays import Bools, Floats, Indices
 from fedkin.clustering.points import in_order_of_appearance
 from fedkin.ties import RELATIVE, first_least
 
 if TYPE_CHECKING:
     from fedkin.algorithms.odcl_settings import OdclSettings
 
-# A smaller number of clusters is taken if its squared errors are within this share of the best's.
+# Squared errors within this share of the best's are as good.
 AS_GOOD = 0.02
+# So are those of fewer clusters within so many standard errors, over sites, of the difference.
+STANDARD_ERRORS = 1.0
 # Models are points worth clustering if so large a share of the sites determines one.
 ENOUGH_MODELS = 0.5
 # Rows a coefficient of the median site from which on models are points worth clustering.
@@ -34,11 +38,16 @@ ROWS_PER_COEFFICIENT = 2.0
 
 
 class Candidate(NamedTuple):
-    """A partition (m,), its BIC, and the squared errors to be expected of it."""
+    """A partition (m,), its BIC, and squared errors to be expected at sites that judge, (k,)."""
 
     labels: Indices
     bic: float
-    error: float
+    errors: Floats
+
+    @property
+    def error(self) -> float:
+        """Squared errors of all sites that judge."""
+        return float(self.errors.sum())
 
 
 def group_by_evidence(
@@ -76,9 +85,35 @@ def _choice(numbers: Indices, found: list[Candidate], n_sites: int) -> tuple[int
     kinds[(numbers == n_sites) & (numbers > 1)] = np.inf
     best = int(first_least(kinds, floor=RELATIVE))
     rivals = sorted({0, best, len(found) - 1})
-    errors = np.array([found[k].error for k in rivals])
-    good = [k for k, error in zip(rivals, errors) if error <= (1.0 + AS_GOOD) * errors.min()]
+    least = rivals[int(first_least(np.array([found[k].error for k in rivals]), floor=RELATIVE))]
+    good = [k for k in rivals if _as_good(found[k].errors, found[least].errors, k < least)]
     return (best, "bic") if best in good else (good[0], "prediction")
+
+
+def _as_good(errors: Floats, least: Floats, fewer: bool) -> bool:
+    """Whether sites' errors (k,) are as good as the least ones (k,); `fewer` clusters cost less."""
+    if not np.isfinite(errors).all() or not np.isfinite(least).all():
+        return not np.isfinite(least).all()
+    worse = errors - least
+    slack = AS_GOOD * float(least.sum())
+    if fewer and len(worse) > 1:
+        slack = max(slack, STANDARD_ERRORS * np.sqrt(len(worse)) * float(np.std(worse, ddof=1)))
+    return bool(worse.sum() <= slack)
+
+
+def expected_beside(evidence: Evidence, labels: Indices) -> Floats:
+    """Root mean squared errors to be expected: of clusters (m,), of one model, of all alone, (3,).
+
+    In standard deviations of the usual noise. NaN of one that sites do not tell from the clusters.
+    """
+    able = evidence.can_stay_alone
+    judges = able if able.any() else evidence.known
+    _, labels = np.unique(labels, return_inverse=True)
+    others = (np.zeros(len(labels), dtype=np.intp), np.arange(len(labels)))
+    mine, *rest = (evidence.errors(partition)[judges] for partition in (labels, *others))
+    told = [each.sum() < mine.sum() and not _as_good(mine, each, fewer=True) for each in rest]
+    squares = [mine.sum(), *np.where(told, [each.sum() for each in rest], np.nan)]
+    return np.sqrt(np.array(squares) / max(float(evidence.n_rows[judges].sum()), 1.0))
 
 
 def points_are_models(evidence: Evidence, settings: OdclSettings) -> bool:
@@ -133,10 +168,7 @@ class _Finder:
             numbers.append(self.n_sites)
             partitions.append(np.arange(self.n_sites))
         judges = self.judges
-        found = [
-            Candidate(p, self._bic(p), float(self.evidence.errors(p)[judges].sum()))
-            for p in partitions
-        ]
+        found = [Candidate(p, self._bic(p), self.evidence.errors(p)[judges]) for p in partitions]
         return np.array(numbers, dtype=np.intp), found
 
     def _bic(self, labels: Indices) -> float:

@@ -86,6 +86,8 @@ class Sites:
         alpha, statistics = self.settings.alpha, self._last["statistics"]
         given = 0.0 if alpha is None or isinstance(alpha, str) else alpha
         local = SquaredLoss(self.settings.fit_intercept, given, statistics)
+        if alpha is None and self.settings.given_clusters == "own":
+            return local.with_chosen_strengths(few_rows_only=True)
         return local.with_chosen_strengths() if isinstance(alpha, str) else local
 
     def evidence(self) -> Evidence | None:

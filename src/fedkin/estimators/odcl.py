@@ -15,7 +15,7 @@ from fedkin.algorithms.odcl_settings import OdclSettings
 from fedkin.estimators.base import ONLY_SITE
 from fedkin.estimators.clustered import ClusteredEstimator
 from fedkin.federation import Federation
-from fedkin.models.local_loss import LocalLoss
+from fedkin.models.local_loss import LocalLoss, SquaredLoss
 from fedkin.names import listed
 from fedkin.protocol import Run
 from fedkin.settings import Settings, one_of
@@ -225,7 +225,9 @@ class LocalERM(_WeightedRows):
     """Every site its own model: nobody joins.
 
     A site that was not in the fit has the average of all (`aggregate`); one given to `adapt` has
-    its own model, too.
+    its own model, too. With `alpha=None` and the squared loss a site of fewer than 2 d + 1 rows for
+    its d coefficients has the penalty of "auto": least squares would add more than the noise itself
+    to a prediction. `alpha=0.0` is least squares everywhere.
 
     Parameters
     ----------
@@ -246,6 +248,8 @@ class LocalERM(_WeightedRows):
     _fixed = _fixed_but("aggregate", given_clusters="own")
 
     def _for_new_sites(self, local: LocalLoss) -> tuple[np.ndarray, np.ndarray]:
+        if self.alpha is None and isinstance(local, SquaredLoss):
+            local = local.with_chosen_strengths(few_rows_only=True)
         models = local.fit()
         return np.full(len(models), NO_CLUSTER), models
 

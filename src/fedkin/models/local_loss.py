@@ -105,10 +105,17 @@ class SquaredLoss(_PenalisedLoss):
         packed = least_squares.packed_statistics(clients, fit_intercept)
         return cls(fit_intercept, alpha, np.ascontiguousarray(packed.T))
 
-    def with_chosen_strengths(self) -> SquaredLoss:
-        """The same clients, the penalty of each by generalised cross-validation."""
-        chosen = choose_ridge(self.statistics, self.fit_intercept)
-        return replace(self, strengths=chosen.strengths)
+    def with_chosen_strengths(self, few_rows_only: bool = False) -> SquaredLoss:
+        """The same clients, the penalty of each by generalised cross-validation.
+
+        `few_rows_only`: none for a client of 2 d + 1 rows and more. Least squares of n rows adds
+        d / (n - d - 1) of the noise variance to a prediction, there at most the noise itself.
+        """
+        chosen = choose_ridge(self.statistics, self.fit_intercept).strengths
+        if few_rows_only:
+            few = self.sizes < 2 * self.n_coefficients + 1
+            chosen = np.where(few[:, None], chosen, 0.0)
+        return replace(self, strengths=chosen)
 
     def take(self, who: Indices) -> SquaredLoss:
         """Some clients, in the order given."""

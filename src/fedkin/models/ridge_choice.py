@@ -30,6 +30,11 @@ TIES = 1e-6
 RESIDUAL_ROUNDING = 1e-14
 # Degrees of freedom that the fit of a client with a model of its own leaves.
 LEAST_SPARE = 0.1
+# Rows from which on a client's own residuals tell of a strength at all.
+LEAST_ROWS = 3
+# Degrees of freedom that a strength for all leaves the median client: with less than one its
+# residuals are next to nothing whatever the noise.
+COMMON_SPARE = 1.0
 # Clients looked at together.
 BLOCK = 1024
 
@@ -71,7 +76,8 @@ def choose_ridge(
     `common`: one strength for all, and columns in units of their standard deviation within clients,
     all taken together: with few rows a client's own scores, and its own deviations, are too
     uncertain. Every client's score counts as a share of what it would be with all slopes at zero,
-    and as often as it has rows.
+    and as often as it has rows. Strengths with which the median client has no row to spare are no
+    candidates.
     """
     typical = _typical_variances(statistics, fit_intercept) if common else None
     parts = [
@@ -81,6 +87,7 @@ def choose_ridge(
     variances, freedom, scores = (np.concatenate(arrays) for arrays in zip(*parts))
     if common:
         total = (statistics[:, -1:] * _relative(scores)).sum(axis=0)
+        total = np.where(_leaves_rows(statistics[:, -1], freedom), total, np.inf)
         best = np.full(len(scores), first_least(total, relative=TIES))
     else:
         best = first_least(scores, axis=1, relative=TIES)
@@ -97,6 +104,18 @@ def _relative(scores: Floats) -> Floats:
     first = scores[:, :1]
     told = np.isfinite(first) & (first > 0)
     return np.where(told, scores, 1.0) / np.where(told, first, 1.0)
+
+
+def _leaves_rows(n_rows: Floats, freedom: Floats) -> Bools:
+    """Which strengths leave the median client of three rows and more a row to spare, (s,).
+
+    The strongest always may be taken.
+    """
+    told = n_rows >= LEAST_ROWS
+    if not told.any():
+        return np.ones(freedom.shape[1], dtype=bool)
+    spare = np.median(n_rows[told, None] - freedom[told], axis=0)
+    return np.asarray((spare >= COMMON_SPARE) | (np.arange(len(spare)) == 0))
 
 
 def _typical_variances(statistics: Floats, fit_intercept: bool) -> Floats:
@@ -160,4 +179,4 @@ def carries_own_model(n_rows: Floats, freedom: Floats) -> Bools:
 
     Three rows, which the fit does not quite use up: below that any line fits.
     """
-    return np.asarray((n_rows >= 3) & (n_rows - freedom >= LEAST_SPARE))
+    return np.asarray((n_rows >= LEAST_ROWS) & (n_rows - freedom >= LEAST_SPARE))
