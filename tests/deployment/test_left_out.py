@@ -9,8 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("nvflare", reason="the nvflare extra is not installed")
-
 import fedkin
 from fedkin import FGPR, Federation, FedGrEM
 from fedkin.algorithms.fgpr import FGPR as FGPR_ALGORITHM
@@ -19,7 +17,6 @@ from fedkin.algorithms.mixtures.fedgrem import FEDGREM
 from fedkin.cli.jobs import did_joining_help
 from fedkin.engines import Journal, Rules, drive
 from fedkin.engines.link import SiteLink
-from fedkin.engines.nvflare.job_file import JobFile
 from fedkin.engines.opening import open_site
 from fedkin.engines.site import SiteHalf, site_memory, site_model
 from fedkin.engines.site_data import CannotTakePart
@@ -152,6 +149,9 @@ class NamedHalves(Halves):
 
 
 def test_a_job_asks_under_the_name_that_the_sites_report_looks_for(tmp_path):
+    pytest.importorskip("nvflare", reason="the nvflare extra is not installed")
+    from fedkin.engines.nvflare.job_file import JobFile
+
     job = JobFile("FGPR", seed=0, settings={"common": False, "max_rounds": 3})
     told = did_joining_help(job, NamedHalves(curves(m=2, n=50), tmp_path), "curve-1")
     assert "Benefit of FGPR" in told and "site-1" in told and "one model" not in told
