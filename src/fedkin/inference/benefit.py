@@ -162,8 +162,8 @@ class Benefit:
             else f"on average it loses {read_out(-found.mean)} in {WORDS[self.metric]} against "
             f"staying alone (a gain from {ends})"
         )
-        said = [f"{answer}{named}; {mean}{self._typical_in_words()}.", self._error_in_words()]
-        return " ".join([*filter(None, said), self._margin_in_words()])
+        sentences = [f"{answer}{named}; {mean}{self._typical_in_words()}.", self._error_in_words()]
+        return " ".join([*filter(None, sentences), self._margin_in_words()])
 
     def _typical_in_words(self) -> str:
         """What the median site gains, where a few sites make the mean."""
