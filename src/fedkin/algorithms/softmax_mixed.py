@@ -111,9 +111,10 @@ def from_commons(fit: Fit, commons: Stage, best: Best, middle: Best, judged: Jud
     stage = as_they_are(commons, around.sets)
     verdict = yield from fit.judge(stage)
     best, guess = better(best, stage, verdict), around.lowest(verdict.loss)
-    stage = as_they_are(commons, sets_aside(*guess)).distinct()[0]
+    stage = as_they_are(commons, sets_aside(*guess))
     verdict = yield from fit.judge(stage)
-    judged.append((stage, verdict))
+    once = stage.distinct()[0]
+    judged.append((stage.only(once), verdict.only(once)))
     return better(best, stage, verdict)
 
 
@@ -127,7 +128,9 @@ def from_middle(fit: Fit, best: Best, judged: Judged) -> Server:
         start = np.tile(best.coef, (len(around.sets.common), 1, 1))
         stage = yield from fit.stage(around.sets, start)
         verdict = yield from fit.judge(stage)
-        judged.append((stage, verdict))
+        # The first centre was judged before.
+        once = stage.distinct()[0][int(guess is None) :]
+        judged.append((stage.only(once), verdict.only(once)))
         best, guess = better(best, stage, verdict), around.lowest(verdict.loss)
     return best
 

@@ -31,6 +31,8 @@ WORTH = 1e-3
 NATS = 10.0
 # What is left of a set's weight is counted from here, the best one's being 1.
 LEAST_WEIGHT = 0.05
+# Sets whose logarithms differ by no more are the same set but for rounding.
+THE_SAME = 1e-6
 MOST_ROUNDS_A_STAGE = 12
 # When a site that was heard before is silent at the end, it is waited for so many rounds.
 MOST_WAITS = 3
@@ -56,12 +58,13 @@ class Stage(NamedTuple):
         parts = (self.coef[which], self.information[which], self.converged[which])
         return Stage(sets, *parts, self.together)
 
-    def distinct(self) -> tuple[Stage, Indices]:
-        """Every set once, and where each of the sets is among those."""
-        logs, coef = self.sets.departures, self.coef
-        alike = (logs[:, None] == logs).all(axis=(2, 3)) & (coef[:, None] == coef).all(axis=(2, 3))
+    def distinct(self) -> tuple[Indices, Indices]:
+        """The first of all sets that are the same, and where each of the sets is among those."""
+        logs = self.sets.departures.reshape(len(self.coef), -1)
+        logs = np.column_stack([logs, self.sets.common])
+        alike = np.abs(logs[:, None] - logs).max(axis=2) <= THE_SAME
         first, place = np.unique(alike.argmax(axis=1), return_inverse=True)
-        return self.only(first), place
+        return first, place
 
 
 class Verdict(NamedTuple):
@@ -89,9 +92,6 @@ class Best(NamedTuple):
     loss: float
     departed: Floats
     determined: Floats
-    converged: bool
-    information: Floats
-    together: bool
 
     @property
     def departs(self) -> bool:
@@ -129,9 +129,6 @@ def better(best: Best | None, stage: Stage, verdict: Verdict) -> Best:
         float(verdict.loss[k]),
         verdict.departed[k],
         verdict.determined[k],
-        bool(stage.converged[k]),
-        stage.information[k],
-        stage.together,
     )
 
 
@@ -281,7 +278,8 @@ class Fit:
     def judge(self, stage: Stage) -> Server:
         """What rows left out lose, and what departures say of variances."""
         self.left -= 1
-        distinct, place = stage.distinct()
+        first, place = stage.distinct()
+        distinct = stage.only(first)
         message = {
             **self.message(distinct.sets.departures, distinct.coef),
             "information": distinct.information,
