@@ -365,10 +365,10 @@ def test_sites_of_few_rows_have_a_penalty_and_others_least_squares():
 
 
 def test_a_strength_for_all_leaves_the_median_site_a_row_to_spare():
-    """Lines without noise: interpolating them looks perfect, and then nobody could stay alone."""
+    """Planes without noise: running through four rows looks perfect; nobody could stay alone."""
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(6, 4, 4))
-    y = np.einsum("mnd,md->mn", X, 3.0 + rng.normal(size=(6, 4))) + 1e-3 * rng.normal(size=(6, 4))
+    X = rng.uniform(size=(6, 4, 1)) + 0.05 * rng.normal(size=(6, 4, 4))
+    y = X[..., 0] * rng.uniform(1.0, 3.0, size=(6, 1)) + 2.0 * X[..., 1]
     evidence = Evidence(sums(Federation.from_clients(list(zip(X, y)))), True)
     assert np.median(4 - evidence.chosen.freedom) >= 1.0
     assert evidence.can_stay_alone.all()

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from reproduction.never_worse import MOST_WORSE, ratio
 from reproduction.odcl_curves import NEAR_CC, ORACLE, ORACLE_CC, OWN_CC, PATH_CC
 
 PROMISING = (
@@ -23,6 +24,11 @@ PROMISING = (
 def test_promises_hold_at_toy_size(kept_promises, name):
     # The error of one draw varies by a fifth; its bounds are those of a mean.
     assert kept_promises(name, but="normalised error" if name == "odcl-figure-2" else None)
+
+
+@pytest.mark.parametrize("method", ("ODCL", "FMLR", "MixedModel"))
+def test_nobody_is_much_worse_off_than_alone_or_pooled(toy, method):
+    assert 0.5 < ratio(toy("never-worse").where(table="Theoph", n=4), method) <= MOST_WORSE
 
 
 def error(found, method, **where):
