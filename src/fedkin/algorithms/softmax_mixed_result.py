@@ -93,5 +93,5 @@ class SoftmaxMixedResult(Result):
         own = ", and at the end its own departure." if "departures" in about.left else "."
         return [
             "Each site sent heights, slopes and second derivatives of its penalised likelihood, "
-            "the loss of its rows left out and the squares of its departures" + own
+            "losses of its rows left out and the squares of its departures" + own
         ]
