@@ -260,6 +260,18 @@ def test_counts_have_several_random_columns_by_laplace_and_one_by_quadrature():
     assert "values and slopes" in text and "Do sites differ?" in text
 
 
+def test_numbers_are_no_classes():
+    """Every one of 450 values was a class of its own, and the fit took minutes."""
+    rows, _, groups = counts()
+    y = rows[:, 0]
+    for given in ((rows, y, groups), (Federation.from_groups(rows, groups, y),)):
+        with pytest.raises(ValueError, match=r"450 different values.*numbers, not classes; take"):
+            MixedModel(family="multinomial").fit(*given)
+    halves = np.where(y > 0, 0.5, 1.5)
+    fitted = MixedModel(family="multinomial").fit(rows, halves, groups=groups)
+    assert fitted.classes_.tolist() == [0.5, 1.5]
+
+
 @pytest.mark.parametrize("family", ["poisson", "binomial"])
 def test_counts_that_are_not_whole_are_told_with_site_and_remedy(family, recwarn):
     rows, y, groups = counts(family)

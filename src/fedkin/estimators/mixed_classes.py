@@ -17,6 +17,9 @@ from fedkin.federation import Federation
 from fedkin.models.softmax_mixed import probabilities
 from fedkin.names import listed
 
+# Classes may be any few numbers; of more that are not whole, each would be a class of its own.
+MOST_BROKEN = 10
+
 
 def settings_of(settings: MixedModelSettings) -> SoftmaxMixedSettings:
     """Settings of the softmax regressions; after a step of sqrt(tol) what is left is about tol."""
@@ -50,6 +53,12 @@ def _at_least_two(classes: Array) -> Array:
     if len(classes) < 2:
         raise ValueError(
             f"there is 1 class only ({listed(classes.tolist())}); classes need at least two"
+        )
+    broken = classes[classes != np.round(classes)] if classes.dtype.kind == "f" else classes[:0]
+    if len(broken) and len(classes) > MOST_BROKEN:
+        raise ValueError(
+            f"the target has {len(classes)} different values, such as {broken[0]:g}: numbers, not "
+            "classes; take family='gaussian' (Best: target='number'), or cut them into classes"
         )
     return classes
 
