@@ -1114,6 +1114,27 @@ MUTANTS = (
         ("tests/maths/test_borrowed.py::test_the_likeliest_degrees_of_the_whole_grid_are_found",),
     ),
     Mutant(
+        "starts compared to all digits of their rows",
+        "algorithms/mixtures/departures.py",
+        "np.diag(np.square(FINEST * spread))",
+        "np.diag(np.square(0.0 * spread))",
+        ("tests/maths/test_borrowed.py",),
+    ),
+    Mutant(
+        "rows kept back do not count for weights",
+        "shrinkage/borrowed.py",
+        "return counts + np.where(kept_back, rest, 0.0)[:, None] * share",
+        "return counts",
+        ("tests/maths/test_groups_kept_back.py",),
+    ),
+    Mutant(
+        "degrees of the last round kept in any case",
+        "shrinkage/borrowed.py",
+        "return at if top.all() else None",
+        "return at",
+        ("tests/maths/test_borrowed.py::test_the_likeliest_degrees_of_the_whole_grid_are_found",),
+    ),
+    Mutant(
         "labels left out not compared with all groups",
         "models/left_out_rows.py",
         "to_posterior(joint) - of_any",

@@ -7,6 +7,7 @@ from scipy.stats import invwishart, multivariate_normal, multivariate_t, wishart
 from tests.maths.test_fedgrem import errors, small
 
 from fedkin import Federation, FedGrEM, PooledEM
+from fedkin.algorithms.mixtures import departures
 from fedkin.algorithms.mixtures.fedgrem import FEDGREM
 from fedkin.algorithms.mixtures.shared_start import Shared, SharedStart
 from fedkin.datasets import make_gaussian_mixtures
@@ -583,3 +584,31 @@ def test_multivariate_gamma_is_scipys(order):
     wanted = [[multigammaln(value, order) for value in row] for row in values]
     found = borrowed.log_multigamma(values, order) + constant
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize("by", ["loglik", "right"])
+def test_starts_are_compared_to_a_tenth_of_the_spread_and_labels_as_they_are(by):
+    """Readings at the end of a scale must not choose: rows are foretold with wider covariances."""
+    rng, spread = np.random.default_rng(0), np.array([1.0, 20.0])
+    start = SharedStart(FEDGREM.settings(covariance_type="full"), Roster(("a", "b", "c"), 0))
+    made = [start._at(rng.normal(size=(2, 2)), np.ones(2)) for _ in range(2)]
+    ways = [departures.Departure(one, "full", False, 3) for one in made]
+    asked = departures.likeliest(ways, np.ones(3, dtype=bool), start.turns, spread, by)
+    ask = next(asked)
+    while ask.step == "own_moments":
+        told = {
+            "rows": np.full(3, 20.0),
+            "counts": np.full((3, 2, 2), 10.0),
+            "means": rng.normal(size=(3, 2, 2, 2)),
+            "scatter": np.tile([9.0, 1.0, 9.0], (3, 2, 2, 1)),
+            "loglik": np.zeros((3, 2)),
+        }
+        ask = asked.send(Replies(np.arange(3), told))
+    nothing = np.stack([one.holding(np.zeros((2, 2)))["covariances"] for one in ways], axis=1)
+    blur = np.diag([0.01, 4.0]) if by == "loglik" else np.zeros((2, 2))
+    np.testing.assert_allclose(
+        ask.personal["covariances"] - nothing, blur + 0 * nothing, atol=1e-12
+    )
+    with pytest.raises(StopIteration) as ended:
+        asked.send(Replies(np.arange(3), {by: np.tile([0.0, 1.0], (3, 1))}))
+    assert ended.value.value is ways[1]

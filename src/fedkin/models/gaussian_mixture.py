@@ -322,9 +322,9 @@ def within_scatter(
         cross = sums.swapaxes(-1, -2) @ about
         square = about.swapaxes(-1, -2) @ (counts * about)
         return all_rows - cross - cross.swapaxes(-1, -2) + square
-    fitted = (2.0 * sums - counts * about) * about
+    fitted = np.einsum("...rd,...rd->...d", 2.0 * sums - counts * about, about)
     before = np.diagonal(all_rows, axis1=-2, axis2=-1)
-    squares = np.maximum(before - fitted.sum(axis=-2), 0.0)
+    squares = np.maximum(before - fitted, 0.0)
     return squares.sum(axis=-1) if kind == "spherical" else squares
 
 

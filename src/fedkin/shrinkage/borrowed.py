@@ -193,7 +193,7 @@ def _relative_doubt(own: Posterior) -> Floats:
         return np.asarray(own.open.sum(axis=-1))
     if own.kind == "full":
         return traces(own.numbers, own.back, own.open)
-    variances = np.einsum("rij,mrj->mri", np.square(own.back), own.open)
+    variances = _turned(np.square(own.back), own.open)
     d = own.means.shape[-1]
     return np.asarray((variances / (own.numbers / (d if own.kind == "spherical" else 1))).sum(-1))
 
@@ -237,15 +237,21 @@ def _held_means(counts, means, centers, axes, back, spread, n_estimates):
     known = counts > FEW
     noise = 1.0 / np.where(known, counts, 1.0)[..., None]
     away = np.where(known[..., None], means - centers, 0.0)
-    white = np.einsum("rij,mrj->mri", axes, away)
+    white = _turned(axes, away)
     distances = np.where(known, (white**2 / (spread + noise)).sum(axis=-1), 0.0)
     d = centers.shape[-1]
     belongs = np.where(known, belonging(distances, d, n_estimates), 1.0)
     kept = np.where(known[..., None], 1.0 - belongs[..., None] * (noise / (spread + noise)), 0.0)
-    held = centers + np.einsum("rij,mrj->mri", back, kept * white)
+    held = centers + _turned(back, kept * white)
     left = np.where(known[..., None], kept * noise, spread)
     taken = np.where(known, kept.mean(axis=-1), 0.0)
     return held, left, belongs, distances, taken
+
+
+def _turned(matrices: Floats, vectors: Floats) -> Floats:
+    """Vectors (m, R, d) multiplied by their group's matrix (R, d, d)."""
+    turned = vectors.swapaxes(0, 1) @ matrices.swapaxes(-1, -2)
+    return np.ascontiguousarray(turned.swapaxes(0, 1))
 
 
 def _held_covariances(scatter, rows, common, kind):
@@ -360,9 +366,13 @@ def _together(counts, means, scatter, centers, kind):
 
 def _summed(counts, away, scatter, kind):
     """Squares and products (R, d, d) of vectors (m, R, d), so many of each, and scatter (R, q)."""
-    away = away.swapaxes(0, 1)
-    about = (counts.T[..., None] * away).swapaxes(-1, -2) @ away
-    return unpacked(scatter, away.shape[-1], kind) + shaped(about, kind)
+    return unpacked(scatter, away.shape[-1], kind) + shaped(_squares_of(counts, away), kind)
+
+
+def _squares_of(weights: Floats, vectors: Floats) -> Floats:
+    """Vectors (m, R, d) times themselves, weighted by (m, R) and added up over sites, (R, d, d)."""
+    each = vectors.swapaxes(0, 1)
+    return np.asarray((weights.T[..., None] * each).swapaxes(-1, -2) @ each)
 
 
 def numbers_of_covariances(
@@ -412,7 +422,7 @@ def _learn_means(counts: Floats, means: Floats, common: Common) -> Common:
     axes, back, spread = _axes(common)
     d, known = means.shape[-1], counts > FEW
     noise = 1.0 / np.where(known, counts, 1.0)[..., None]
-    white = np.einsum("rij,mrj->mri", axes, np.where(known[..., None], means - common.centers, 0.0))
+    white = _turned(axes, np.where(known[..., None], means - common.centers, 0.0))
     total = spread + noise
     distances = (white**2 / total).sum(axis=-1)
     belongs = np.where(known, belonging(distances, d, common.n_estimates), 0.0)
@@ -420,7 +430,7 @@ def _learn_means(counts: Floats, means: Floats, common: Common) -> Common:
     weight = (belongs * pull)[..., None] / total
     shift = (weight * white).sum(axis=0) / np.maximum(weight.sum(axis=0), FEW)
     kept, left = white * spread / total, spread * noise / total
-    moments = np.einsum("mr,mri,mrj->rij", belongs, kept, kept)
+    moments = _squares_of(belongs, kept)
     moments += np.einsum("mr,mri->ri", belongs, left)[..., None] * np.eye(d)
     sites, least = belongs.sum(axis=0), d + 2.0
     level = _level((white**2).mean(axis=-1), noise[..., 0], belongs, spread.mean(axis=-1))

@@ -22,6 +22,9 @@ from fedkin.ties import tied_order
 
 # After so many rounds the half that foretells less of the mixtures that are compared is given up.
 ROUNDS_COMPARED = 5
+# Rows are foretold to this share of a column's spread. To more digits, columns that hardly vary in
+# a group (readings at the end of a scale) would outweigh all others.
+FINEST = 0.1
 # Rounds of a mixture that has not climbed as one of all sites, before it is compared with others.
 ROUNDS_ALONE = 20
 # After so many rounds a group that a site kept back stays so: about the rule's bound a group that
@@ -60,15 +63,18 @@ class Departure:
             )
         return weights, self.own.means, covariances
 
-    def holding(self) -> dict[str, Floats]:
-        """What a site needs to leave its rows out one at a time (`models.left_out_rows`)."""
+    def holding(self, blur: Floats) -> dict[str, Floats]:
+        """What a site needs to leave its rows out one at a time (`models.left_out_rows`).
+
+        Covariances are wider by `blur` (d, d).
+        """
         own, common, counts = self.own, self.common, self.counts
         covariances, freedom = borrowed.predictive(own, common, self.kind)
         usual = np.zeros(counts.shape) if self.own_weights else common.concentration
         return {
             "weights": own.weights,
             "means": own.means,
-            "covariances": covariances,
+            "covariances": covariances + blur,
             "counts": self.members,
             "taken": np.clip(counts - own.rows, 0.0, 1.0),
             "total": np.minimum(borrowed.told(own, common, self.kind), MOST),
@@ -151,19 +157,25 @@ def depart(one: Departure) -> Generator[Ask, Replies, None]:
 
 
 def likeliest(
-    departures: Sequence[Departure], trusted: Bools, turns: Turns, by: str = "loglik"
+    departures: Sequence[Departure],
+    trusted: Bools,
+    turns: Turns,
+    spread: Floats,
+    by: str = "loglik",
 ) -> Generator[Ask, Replies, Departure]:
     """The departure under which the rows of trusted sites are foretold best by their others.
 
-    Rows, or their labels, if it is to be decided by what is "right".
+    Rows, to a share of the columns' spread (d,); or their labels, if it is to be decided by what is
+    "right".
     """
     left = list(departures)
+    blur = np.diag(np.square(FINEST * spread)) * (by == "loglik")
     while len(left) > 1:
         for _ in range(ROUNDS_COMPARED):
             replies = yield from turns.ask(_about(left, "starts are compared"), len(left))
             for start, one in enumerate(left):
                 one.advance(replies, start)
-        held = [one.holding() for one in left]
+        held = [one.holding(blur) for one in left]
         own = {name: np.stack([one[name] for one in held], axis=1) for name in held[0]}
         replies = yield Ask("left_out", personal=own, note="rows left out")
         reached = replies[by][trusted[replies.clients]].sum(axis=0)

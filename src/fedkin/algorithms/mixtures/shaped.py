@@ -243,7 +243,7 @@ def program(roster: Roster, settings: Any, aligned: Floats | None = None) -> Pro
     if start.all_named and settings.covariance_type == "full":
         ways.append(Departure(one_covariance(shared[0]), "tied", own_weights, m))
     by = "right" if start.named else "loglik"
-    fit = yield from likeliest(ways, start.trusted, start.turns, by)
+    fit = yield from likeliest(ways, start.trusted, start.turns, start.spread, by)
     history: list[float] = []
     at_rest, loglik = 0, np.full(m, np.nan)
     for _ in range(settings.max_rounds):

@@ -83,6 +83,8 @@ class SharedStart:
         self.middle: Floats = np.empty((0, 0))
         self.deviation: Floats = np.empty((0, 0))
         self.inside: Floats = np.empty(0)
+        # Typical spread of every column, (d,).
+        self.spread: Floats = np.empty(0)
         # Whether every group has labels; whether every row has.
         self.named = self.all_named = False
         self.turns = Turns(len(roster))
@@ -97,6 +99,7 @@ class SharedStart:
         settings, given = self.settings, self.settings.given_start
         replies = yield Ask("columns", note="spread of the columns")
         units, n_rows = spread_of(replies), float(replies["rows"].sum())
+        self.spread = units
         who, m = replies.clients, len(self.roster)
         self.turns.expected[who] = True
         self.middle = over_roster(replies["middle"], who, m, missing=0.0)
