@@ -93,13 +93,13 @@ WAY = Field((), "1 if the site clearly does better alone, -1 with the common cur
 
 PARAMETERS = Field(
     ("k", "p"),
-    "log variances and lengths of common curve and departures, pivot, growth and bend of these",
+    "log variances and lengths of common curve and departures, pivot and growth of these",
 )
 KINDS = Field(("k", 3), "smoothness of common curve and departures, 0 is the RBF; common slopes")
 PLACES = Field(("points", "d"), "points on a grid that carry the common curve")
 FRAME = Field((2, "d"), "centre and spread of the features of all sites")
 UNITS = Field((2,), "location and scale of the target of all sites")
-CLOUD = Field(("s", "p"), "log variances and lengths, pivot, growth and bend, a cloud of them")
+CLOUD = Field(("s", "p"), "log variances and lengths, pivots and growth, a cloud of them")
 CLOUD_WEIGHTS = Field(("s",), "weights of the cloud")
 CLOUD_KINDS = Field(("s", 3), "smoothness of curve and departures, 0 is the RBF; common slopes")
 MEAN = Field(("s", "f"), "the common curve: expected weights of its features")

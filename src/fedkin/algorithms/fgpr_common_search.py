@@ -24,14 +24,12 @@ from fedkin.models.inducing import grid
 from fedkin.protocol import Ask, Replies
 
 # Bounds of variances, in those of all targets, of lengths, in spreads of the features, and of
-# the pivot of departures, in spreads from the centre; of growth and bend, in logarithms per spread.
+# the pivot of departures, in spreads from the centre; of the growth, in logarithms per spread.
 VARIANCE_BOUNDS = (1e-8, 1e2)
 LENGTH_BOUNDS = (0.05, 100.0)
 PIVOT_BOUNDS = (-10.0, 10.0)
 GROWTH_BOUNDS = (-3.0, 3.0)
-BEND_BOUNDS = (-1.5, 1.5)
-PLAIN_BOUNDS = {"pivot": PIVOT_BOUNDS, "growth": GROWTH_BOUNDS, "bend": BEND_BOUNDS}
-# The search counts all three in this unit, as rows tell them more sharply than logarithms.
+# The search counts both in this unit, as rows tell them more sharply than logarithms.
 SHARPER_UNIT = 0.2
 # Numbers that all sites together send in one round (256 MB); what is more is asked for in parts.
 MOST_NUMBERS = 1 << 25
@@ -61,7 +59,7 @@ class Problem:
         self.priors = weak_priors(self.form.names, 1.0, np.ones(d))
         bounds = np.array([_bounds_of(name) for name in self.form.names])
         self.lower, self.upper = bounds.T.copy()
-        sharper = np.array([name in PLAIN_BOUNDS for name in self.form.names])
+        sharper = np.array([name in ("pivot", "growth") for name in self.form.names])
         self.unit = np.where(sharper, SHARPER_UNIT, 1.0)
         self.has = np.ones(len(self.form.names), dtype=bool)
         if self.form.common == SPLINE:
@@ -101,8 +99,8 @@ class Problem:
 
 def _bounds_of(name: str) -> Floats:
     """Of a parameter, as `full` holds it."""
-    if name in PLAIN_BOUNDS:
-        return np.array(PLAIN_BOUNDS[name])
+    if name in ("pivot", "growth"):
+        return np.array({"pivot": PIVOT_BOUNDS, "growth": GROWTH_BOUNDS}[name])
     return np.log(LENGTH_BOUNDS if "length" in name else VARIANCE_BOUNDS)
 
 

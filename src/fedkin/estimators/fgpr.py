@@ -152,10 +152,8 @@ class FGPR(CurveEstimator):
     common_parameters_ : dict or None
         Most probable variances and lengths of common curve and departures, in the target's and
         the features' units (slopes per spread of a feature; they pass the "pivot", where sites
-        differ least; a spline has no length, NaN). Along a line the "growth" is the logarithm by
-        which departures and noise get larger per unit of the feature at the centre of the rows,
-        and the "bend" half of what it changes by per unit: below zero, it levels off. None without
-        one.
+        differ least; a spline has no length, NaN), and the "growth" along a line: the logarithm by
+        which departures and noise get larger per unit of the feature. None without one.
     left_out_ : array of shape (m, 2, 2) or None
         Log density of each site's rows, each left out and all of them left out (as at a new site):
         without the common curve and with it. None where there was no choice (`common`).

@@ -60,7 +60,8 @@ def _with_noise(form: CommonForm, full: Floats, rows: Rows) -> tuple[Floats, Flo
     K, slopes = _covariance(form, full, X, X, owner, owner, rows.knots)
     part = parameters(form, full)
     noise = np.diag(part.noise * part.swelling(X) ** 2)
-    slopes[len(slopes) - form.n_growth :] += 2.0 * part.growing(X).T[:, :, None] * noise
+    if form.n_growth:
+        slopes[-1] += 2.0 * part.growing(X) * noise
     return K + noise, np.concatenate([slopes, noise[None]])
 
 
@@ -93,8 +94,8 @@ def _covariance(
     ]
     mean = mean_columns(form, A) @ mean_columns(form, B).T
     departures = sum(pieces[k][0] for k in (2, 3, 4))
-    growing = part.growing(A).T[:, :, None] + part.growing(B).T[:, None, :]
-    pieces += [growing * departures]
+    growing = part.growing(A)[:, None] + part.growing(B)
+    pieces += [(growing * departures)[None]] * form.n_growth
     return mean + pieces[0][0] + departures, np.concatenate(pieces)
 
 

@@ -5,21 +5,20 @@
     cov = common variance k(x, x'; common lengths) + vague^2 (1 + x'x) of the common mean
           + [same site] s(x) s(x') (level + slope (x - pivot)'(x' - pivot)
                                     + own variance k(x, x'; own lengths))
-          + [same row] s(x)^2 noise,        s(x) = exp(growth x + bend (x^2 - 1)).
+          + [same row] s(x)^2 noise,        s(x) = exp(growth x).
 
 The pivot is where sites differ least: curves that begin together and fan out have it at their
 beginning. Level and slope there are independent, which at any other place is a correlation: along a
 line this is every covariance that a level and a slope can have.
 
 What grows differs more, and is measured less exactly, as it gets larger: along a line departures
-and noise swell by s, in one proportion. Most of what grows levels off, so s may bend; it is taken
-from one spread off the centre, so that the bend is no scale. Beyond the edges of the rows s stays
-what it is there, as nobody has seen it go on. In more dimensions s is 1.
+and noise swell by s, in one proportion. Beyond the edges of the rows s stays what it is there, as
+nobody has seen it go on. In more dimensions s is 1.
 
 Features are in one frame for all sites: centred and of unit spread, so that a slope and a vague
-mean mean the same in every direction. `full` holds logarithms of variances and lengths, and pivot,
-growth and bend as they are, in the order of `names`; a part that is absent has the logarithm -inf
-and a gradient of 0.
+mean mean the same in every direction. `full` holds logarithms of variances and lengths, and pivot
+and growth as they are, in the order of `names`; a part that is absent has the logarithm -inf and a
+gradient of 0.
 """
 
 from __future__ import annotations
@@ -71,14 +70,14 @@ class CommonForm(NamedTuple):
             "own variance",
             *["own length"] * d,
             *["pivot"] * d,
-            *["growth", "bend"][: self.n_growth],
+            *["growth"] * self.n_growth,
             "noise variance",
         )
 
     @property
     def n_growth(self) -> int:
-        """Growth and bend along a line, none in more dimensions."""
-        return 2 * int(self.n_features == 1)
+        """One along a line, none in more dimensions."""
+        return int(self.n_features == 1)
 
     @property
     def n_mean(self) -> int:
@@ -87,10 +86,7 @@ class CommonForm(NamedTuple):
 
 
 class Parameters(NamedTuple):
-    """What `full` means: variances, lengths, where departures by slopes vanish, what swells.
-
-    `growth` (2,) is growth and bend.
-    """
+    """What `full` means: variances, lengths, where departures by slopes vanish, what swells."""
 
     common: float
     common_lengths: Floats
@@ -108,18 +104,19 @@ class Parameters(NamedTuple):
         return X - self.pivot
 
     def growing(self, X: Floats) -> Floats:
-        """What growth and bend multiply at rows X (..., d) in the log of `swelling`, (..., 2)."""
-        x = np.clip(X[..., 0], *self.edges)
-        return np.stack([x, x**2 - 1.0], axis=-1)[..., : len(self.growth)]
+        """What growth multiplies at rows X (..., d) in the logarithm of `swelling`, (...)."""
+        if not len(self.growth):
+            return np.zeros(X.shape[:-1])
+        return np.clip(X[..., 0], *self.edges)
 
     def swelling(self, X: Floats) -> Floats:
         """How large departures and noise at rows X (..., d) are in those at the centre, (...)."""
-        grown: Floats = np.exp(self.growing(X) @ self.growth)
+        grown: Floats = np.exp(self.growing(X) * self.growth.sum())
         return grown
 
 
 def parameters(form: CommonForm, full: Floats) -> Parameters:
-    """Variances and lengths from their logarithms, pivot, growth and bend."""
+    """Variances and lengths from their logarithms, pivot and growth."""
     d = form.n_features
     values, pivot, growth = (
         np.exp(full[: 2 * d + 4]),

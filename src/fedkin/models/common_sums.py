@@ -179,9 +179,8 @@ def _told_in_one_thread(
     own, by_own = curve(form.own, part.own_lengths, chunk.X, chunk.X)
     own, lean = part.own * own * both, part.leaning(chunk.X) * kept[:, :, None]
     inverse, log_det = inverted(site_covariance(part, chunk.X, own, kept), kept)
-    growing = part.growing(chunk.X) * kept[:, :, None]
-    scaled = kept / part.swelling(chunk.X)
-    log_det = log_det + 2.0 * growing.sum(axis=1) @ part.growth
+    growing, scaled = part.growing(chunk.X) * kept, kept / part.swelling(chunk.X)
+    log_det = log_det + 2.0 * part.growth.sum() * growing.sum(axis=1)
     both_scaled = scaled[:, :, None] * scaled[:, None, :]
     Phi, by_feature = features(form, full, points, chunk.X)
     rest, by_shared = np.zeros_like(both), np.zeros((1, *both.shape))
@@ -200,7 +199,7 @@ def _told_in_one_thread(
         found += [_by_columns(site, part.slope, lean), _by_matrix(site, own)]
         found += [_by_matrix(site, part.own * slope * both) for slope in by_own]
         found += [_by_pivot(site, part.slope, kept, column) for column in np.moveaxis(lean, 2, 0)]
-        found += [_by_growth(site, g, columns, rest) for g in np.moveaxis(growing, 2, 0)]
+        found += [_by_growth(site, growing, columns, rest)] * form.n_growth
     return found
 
 
@@ -256,7 +255,7 @@ def _by_pivot(site: Site, variance: float, ones: Floats, lean: Floats) -> Told:
 
 
 def _by_growth(site: Site, growing: Floats, columns: Floats, rest: Floats) -> Told:
-    """The same for growth or bend, by which columns and rest are divided: of log s (k, w)."""
+    """The same for the growth, by which columns and rest are divided: of log s (k, w)."""
     gram = (columns * growing[:, :, None]).swapaxes(1, 2) @ site.solved
     missed = -2.0 * np.einsum("ki,kij,kij->k", growing, site.inverse, rest)
     return -gram - gram.swapaxes(1, 2), 2.0 * growing.sum(axis=1), missed

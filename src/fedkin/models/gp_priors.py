@@ -9,7 +9,6 @@ On logarithms theta of lengths and variances, minus the log density up to consta
 - by what departures and noise grow, in logarithms per spread of the feature, is normal around
   none: from the beginning of curves to their end, three or four spreads, within a factor of 30
   either way in 95 % of cases;
-- by what this bends, added two spreads from the centre, within a factor of two either way;
 - a standard deviation is half-normal in units of the target's: noise of one, curves of three, since
   a long trend has more variance than its piece within the data;
 - the noise's is taken as density of its logarithm, which falls towards zero: a few rows on a
@@ -34,8 +33,6 @@ LENGTH_WIDTH = 1.5
 PIVOT_WIDTH = 2.0
 # Of the logarithm by which departures and noise grow in one spread of the feature.
 GROWTH_WIDTH = 0.5
-# Of what the square of the feature, in spreads, adds to this logarithm.
-BEND_WIDTH = 0.1
 # Units of the half-normal standard deviations, in target's standard deviations.
 NOISE_UNIT = 1.0
 CURVE_UNIT = 3.0
@@ -59,17 +56,15 @@ def weak_priors(names: Sequence[str], target_spread: float, feature_spread: Floa
 
     Lengths come once for all features or feature by feature, in order.
     """
-    is_length, is_noise, is_pivot, is_growth, is_bend = (
+    is_length, is_noise, is_pivot, is_growth = (
         np.array([word in name for name in names], dtype=bool)
-        for word in ("length", "noise", "pivot", "growth", "bend")
+        for word in ("length", "noise", "pivot", "growth")
     )
     centre = np.zeros(len(names))
     centre[is_length] = np.log(_lengths(int(is_length.sum()), np.atleast_1d(feature_spread)))
     unit = np.where(is_noise, NOISE_UNIT, CURVE_UNIT) * target_spread
     width = np.select(
-        [is_length, is_pivot, is_growth, is_bend],
-        [LENGTH_WIDTH, PIVOT_WIDTH, GROWTH_WIDTH, BEND_WIDTH],
-        np.inf,
+        [is_length, is_pivot, is_growth], [LENGTH_WIDTH, PIVOT_WIDTH, GROWTH_WIDTH], np.inf
     )
     return Priors(
         centre,

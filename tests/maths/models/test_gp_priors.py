@@ -54,7 +54,7 @@ def test_no_noise_at_all_is_ruled_out_and_no_curve_is_not():
 def test_absent_parts_cost_nothing():
     form = CommonForm(1)
     priors = weak_priors(form.names, 1.0, np.ones(1))
-    full = np.array([0.0, 0.2, -np.inf, -np.inf, 0.1, 0.3, 0.5, 0.0, 0.0, -1.0])
+    full = np.array([0.0, 0.2, -np.inf, -np.inf, 0.1, 0.3, 0.5, 0.0, -1.0])
     value, gradient = penalty(priors, full)
     assert np.isfinite(value) and (gradient[2:4] == 0.0).all()
 
