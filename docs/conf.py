@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 import fedkin  # noqa: E402
-from fedkin.registry import ESTIMATORS, METHODS  # noqa: E402
+from fedkin.registry import ALGORITHMS, ESTIMATORS  # noqa: E402
 
 project = "fedkin"
 author = "The fedkin developers"
@@ -74,10 +74,9 @@ def _write(path: Path, text: str) -> None:
 
 def _algorithm_texts() -> None:
     """What every algorithm's file says of its paper, our words and where we differ."""
-    for method in METHODS:
-        module = import_module(f"fedkin.algorithms.{method.module}")
-        text = inspect.cleandoc(module.__doc__ or "")
-        _write(HERE / "_build" / "words" / f"{method.name}.md", text + "\n")
+    for name, (module, _) in ALGORITHMS.items():
+        text = inspect.cleandoc(import_module(module).__doc__ or "")
+        _write(HERE / "_build" / "words" / f"{name}.md", text + "\n")
 
 
 def _api_page() -> None:
