@@ -284,7 +284,8 @@ def _shortened(promised: Sequence[tuple[Study, Promise]]) -> list[Sequence[str]]
         left = [promise.verdict for promise in own[SHOWN_PROMISES:]]
         told = [f"{left.count(word)} {PLURAL[word]}" for word in PLURAL if word in left]
         if left:
-            rows.append((link, f"{len(left)} more", "", "", ", ".join(told)))
+            *cells, verdict = rows[-1]
+            rows[-1] = (*cells, f"{verdict}; of others {', '.join(told)}")
     return rows
 
 

@@ -67,7 +67,7 @@ def test_a_rare_level_that_falls_into_one_fold_gives_its_patient_away(tmp_path):
     assert fault == Fault(Reason.CELL, "statistics")
     site = half(X, y, tmp_path / "kept", DEFAULT_RULES, "scores", "held_out")
     models = {"coef": np.zeros((1, 5, 1, 4)), "quadratic": np.tile(np.eye(4), (1, 5, 1, 1, 1))}
-    pooled = {"pooled": np.tile(lifted.sum(axis=0), (5, 1))}
+    pooled = {"pooled": np.tile(lifted.sum(axis=0), (5, 1)), "spread": np.ones(5)}
     assert site.answer(1, Ask("scores", pooled, models), 0).fault == Fault(Reason.CELL, "totals")
 
 
