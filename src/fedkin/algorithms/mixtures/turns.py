@@ -1,8 +1,9 @@
 """Questions about several starts: about all at once, or about one after the other.
 
 A site's own rules may let it tell the means of one mixture and not of ten in one reply. Where that
-is so every start is a question of its own: no rule is asked to give way, and the numbers are the
-same.
+is so every start is a question of its own. Rules judge every reply by itself, and rounds of any fit
+tell more than one reply may: what was kept back in one reply so leaves in up to four. A site that
+wants less of that has its budget of questions.
 """
 
 from __future__ import annotations
