@@ -60,7 +60,8 @@ test-portable: .venv/installed-dev
 	$(BIN)/python -m tests.portable $(KERNELS) $(TESTS)
 
 # Breaks one line of the mathematics at a time and sees whether a test notices (tests/mutants.py);
-# five minutes, not part of CI; some of them by words of their names: make mutants MUTANTS="jitter BIC"
+# a quarter of an hour, not part of CI; some of them by words of their names:
+# make mutants MUTANTS="jitter BIC"
 mutants: .venv/installed-dev
 	$(BIN)/python -m tests.mutants $(MUTANTS)
 

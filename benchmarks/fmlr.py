@@ -32,8 +32,9 @@ LEAST_RATIO = 1.2
 PRINTED = "The update as the paper prints it: raw rows, site by site, component by component."
 FIT_NOTE = (
     "NOT the same work: from rows to coefficients, but ours also checks that every site's numbers "
-    "are possible, gives group probabilities, likelihoods and odd sites, and keeps the account of "
-    "what travelled; the peer makes X'X and iterates as often."
+    "are possible, looks for the target among the columns, leaves every site out for standard "
+    "errors, gives group probabilities, likelihoods and odd sites, and keeps the account of what "
+    "travelled; the peer makes X'X and iterates as often."
 )
 
 

@@ -98,7 +98,8 @@ SCALING_NOTE = (
     "Exponents are fitted over the larger half of the sizes, at least four of them. Convex "
     "clustering proposes merges from a tree of all points while its distances fit in memory "
     f"({LINKAGE_POINTS:,} points), then from a tree of a sample of {ANCHORS:,}, which is faster: "
-    "the curve drops there."
+    "the curve drops there. FMLR's whole fits also tell the likelihood of a mixed model beside "
+    "theirs, which is most of their time."
 )
 
 

@@ -39,6 +39,7 @@ MODULES = (
     "fedgrem_unguarded",
     "fedgrem_beyond",
     "fedgrem_sites",
+    "fedgrem_tables",
     "fedgrem_bent",
     "clustering_beyond",
     "odcl_beyond",

@@ -36,8 +36,10 @@ MORE_ERROR = 0.02
 class Rows:
     """A table split into rows to learn from and rows to test."""
 
-    def __init__(self, table: str, rows: int | str, seed: int, sites: int | None) -> None:
-        data: Table = CLASSES[table]()
+    def __init__(
+        self, table: str | Table, rows: int | str, seed: int, sites: int | None = None
+    ) -> None:
+        data = CLASSES[table]() if isinstance(table, str) else table
         train, test = split(data.site, None if rows == "all" else int(rows), seed, sites)
         code = np.unique(data.y, return_inverse=True)[1]
         self.n_classes = int(code.max()) + 1
@@ -154,9 +156,6 @@ def promises(results: Results) -> list[Promise]:
 
 def labelled(seed: int, table: str, rows: int | str, sites: int | None) -> list[dict[str, Any]]:
     """Error and log loss with all labels known, and with a tenth of them."""
-    from sklearn.discriminant_analysis import LinearDiscriminantAnalysis as Lda
-    from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis as Qda
-
     from fedkin import FedGrEM
 
     data = Rows(table, rows, seed, sites)
@@ -167,15 +166,30 @@ def labelled(seed: int, table: str, rows: int | str, sites: int | None) -> list[
         for name, labels in ((OURS, data.y), (SOME, np.where(some, data.y, -1))):
             model = FedGrEM(data.n_classes, covariance_type="full", random_state=seed)
             model.fit(data.X, labels, groups=data.site)
-            said = model.predict_proba(data.X_test, groups=data.site_test)
-            found[name] = np.zeros((len(said), data.n_classes))
-            # A class without a label among those that are known has no column of its own.
-            found[name][:, model.classes_] = said[:, : len(model.classes_)]
-        for word, rule in (("LDA", Lda), ("QDA", Qda)):
-            answer = partial(discriminant, rule, data.n_classes)
-            found[f"{word}, all rows"] = answer(data.X, data.y, data.X_test)
-            found[f"{word}, alone"] = data.by_site(answer)
+            found[name] = probabilities(model, data)
+        found |= discriminants(data)
     return [{"method": name, **measured(share, data.y_test)} for name, share in found.items()]
+
+
+def probabilities(model: Any, data: Rows) -> np.ndarray:
+    """Of all classes, (n, C); one without a label among those that are known has none."""
+    said = model.predict_proba(data.X_test, groups=data.site_test)
+    found = np.zeros((len(said), data.n_classes))
+    found[:, model.classes_] = said[:, : len(model.classes_)]
+    return found
+
+
+def discriminants(data: Rows) -> dict[str, np.ndarray]:
+    """Probabilities by discriminant analyses, of all rows and at every site alone."""
+    from sklearn.discriminant_analysis import LinearDiscriminantAnalysis as Lda
+    from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis as Qda
+
+    found = {}
+    for word, rule in (("LDA", Lda), ("QDA", Qda)):
+        answer = partial(discriminant, rule, data.n_classes)
+        found[f"{word}, all rows"] = answer(data.X, data.y, data.X_test)
+        found[f"{word}, alone"] = data.by_site(answer)
+    return found
 
 
 def discriminant(

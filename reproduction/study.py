@@ -171,6 +171,10 @@ class Check:
         return {True: "yes", False: "no", None: "cannot tell"}[self.holds]
 
 
+# Sums of the same rows in another order differ by less than this share.
+ROUNDING = 1e-12
+
+
 @dataclass(frozen=True)
 class Promise:
     """A number of ours and the bounds it has to keep; a number that is missing breaks them.
@@ -186,8 +190,9 @@ class Promise:
 
     @property
     def holds(self) -> bool:
-        """Whether the number is within its bounds."""
-        return self.least <= self.value <= self.most
+        """Whether the number is within its bounds, but for the rounding of sums."""
+        slack = ROUNDING * abs(self.value)
+        return self.least - slack <= self.value <= self.most + slack
 
     @property
     def verdict(self) -> str:

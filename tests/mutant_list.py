@@ -985,11 +985,31 @@ MUTANTS = (
     Mutant(
         "every round of a fit without a fold draws the same",
         "estimators/left_out.py",
-        "KeyRing(clients.names, settings.seed).at(number)",
-        "KeyRing(clients.names, settings.seed).at(1)",
+        "KeyRing(clients.names, chosen.seed).at(number)",
+        "KeyRing(clients.names, chosen.seed).at(1)",
         (
             "tests/smoke/test_left_out_at_sites.py::"
             "test_the_numbers_are_those_of_fits_without_the_folds",
+        ),
+    ),
+    Mutant(
+        "a way that all sites keep back ends the comparison",
+        "estimators/left_out.py",
+        "needed=ask.needed and needed)",
+        "needed=ask.needed)",
+        (
+            "tests/smoke/test_best_in_rounds_at_sites.py::"
+            "test_a_curve_that_sites_do_not_trust_the_server_with_is_out_and_lines_are_as_without_it",
+        ),
+    ),
+    Mutant(
+        "curves of sites alone need no permission",
+        "estimators/left_out.py",
+        "for way in Plan(settings).ways)",
+        "for way in Plan(settings).ways[1:])",
+        (
+            "tests/deployment/test_best_at_halves.py::"
+            "test_curves_that_are_called_alone_are_still_curves",
         ),
     ),
     Mutant(
@@ -1133,6 +1153,27 @@ MUTANTS = (
         "return at if top.all() else None",
         "return at",
         ("tests/maths/test_borrowed.py::test_the_likeliest_degrees_of_the_whole_grid_are_found",),
+    ),
+    Mutant(
+        "classes that chance tells apart stay apart",
+        "shrinkage/borrowed.py",
+        "centers = site_shifts.pulled_together(common.centers + move, certain, unit)",
+        "centers = common.centers + move",
+        ("tests/maths/test_site_shifts.py",),
+    ),
+    Mutant(
+        "sites that are all far apart all odd",
+        "shrinkage/borrowed.py",
+        "if not shift.any():",
+        "if False:",
+        ("tests/maths/test_site_shifts.py",),
+    ),
+    Mutant(
+        "centres that follow few sites cost shifts nothing",
+        "shrinkage/site_shifts.py",
+        "level * n_sites / (n_sites - 1.0)",
+        "level",
+        ("tests/maths/test_site_shifts.py",),
     ),
     Mutant(
         "labels left out not compared with all groups",

@@ -45,6 +45,10 @@ SITES_FOR_SCALE = 4
 ROUNDING = 1e-12
 # A column that explains more of the target than this is the target.
 SAME_AS_TARGET = 1.0 - 1e-9
+# About so many rows are looked at first; who explains less than this of the target there is not it.
+ROWS_AT_FIRST, NEARLY_TARGET = 1000, 0.99
+# Numbers that are compared with as many others in one go.
+NUMBERS_AT_ONCE = 1000
 # Share of rows that are copies of others before it is told.
 COPIES = 0.05
 # A column with more distinct values than this share of the rows is continuous.
@@ -97,6 +101,14 @@ class Looked:
         return np.array([bool((values == np.round(values)).all()) for _, values in self.columns])
 
     @cached_property
+    def far(self) -> list[int]:
+        """Columns (target last) with a least or largest number that nobody measures."""
+        parts = [self.data.X] if self.data.y is None else [self.data.X, self.data.y[:, None]]
+        ends = np.hstack([_ends(part) for part in parts])
+        found = ~(np.abs(ends) <= LARGEST) | np.isin(ends, STAND_INS)
+        return [int(j) for j in np.flatnonzero(found.any(axis=0))]
+
+    @cached_property
     def distinct(self) -> Indices:
         """Distinct values of every column (target last)."""
         return np.array([len(np.unique(values)) for _, values in self.columns])
@@ -121,6 +133,17 @@ class Looked:
         return bool(coded and len(self.data.X) >= 5 * n_values)
 
 
+def _ends(table: Floats) -> Floats:
+    """Least and largest numbers of every column, (2, d); 0 without rows."""
+    (n, d), wide = table.shape, max(1, NUMBERS_AT_ONCE // max(table.shape[1], 1))
+    if n > wide and table.flags.c_contiguous:
+        # Several rows beside each other, so that comparisons have long stretches to run along.
+        whole, rest = table[: n // wide * wide].reshape(-1, wide * d), table[n // wide * wide :]
+        both = [[f(whole, axis=0).reshape(wide, d), rest] for f in (np.min, np.max)]
+        return np.array([f(np.vstack(part), axis=0) for f, part in zip((np.min, np.max), both)])
+    return np.array([table.min(axis=0), table.max(axis=0)]) if n else np.zeros((2, d))
+
+
 Check = Callable[[Looked], Iterator[Finding]]
 
 
@@ -134,7 +157,8 @@ def _warning(site: str | None, fact: str, remedy: str, columns: Sequence[int] = 
 def stand_ins(look: Looked) -> Iterator[Finding]:
     """Numbers such as -999 or 1e300 that stand for something else."""
     data = look.data
-    for j, (word, values) in enumerate(look.columns):
+    for j in look.far:
+        word, values = look.columns[j]
         odd = np.abs(values) > LARGEST
         if odd.any():
             remedy = "correct or drop them"
@@ -213,14 +237,22 @@ def target_among_features(look: Looked) -> Iterator[Finding]:
     data = look.data
     if data.y is None or len(data.X) < 5:
         return
-    target = data.y - data.y.mean()
-    for j, name in enumerate(data.feature_names):
-        column = data.X[:, j] - data.X[:, j].mean()
-        size = float(column @ column) * float(target @ target)
-        same = size > 0 and float(column @ target) ** 2 > SAME_AS_TARGET * size
+    some = slice(None, None, max(1, len(data.X) // ROWS_AT_FIRST))
+    # What is the target in all rows is nearly so in some, or does not vary there.
+    maybe = ~(_likeness(data.X[some], data.y[some]) < NEARLY_TARGET)
+    for j in map(int, np.flatnonzero(maybe)):
+        same = _likeness(data.X[:, [j]], data.y)[0] > SAME_AS_TARGET
         if same and look.distinct[-1] >= 3:
-            fact = f"column {name!r} tells the target exactly (R^2 of 1)"
+            fact = f"column {data.feature_names[j]!r} tells the target exactly (R^2 of 1)"
             yield _warning(None, fact, "drop it: it is the target in other words", [j])
+
+
+def _likeness(X: Floats, y: Floats) -> Floats:
+    """Squared correlation of every column with the target; NaN where one does not vary."""
+    columns, target = X - X.mean(axis=0), y - y.mean()
+    size = np.einsum("nj,nj->j", columns, columns) * float(target @ target)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray((target @ columns) ** 2 / size)
 
 
 def copied_rows(look: Looked) -> Iterator[Finding]:
@@ -612,7 +644,8 @@ def _named(finding: Finding, target: str | None) -> Finding:
 
 def found_by(data: Federation, codes: Sequence[str], n_groups: int | None = None) -> list[Finding]:
     """Findings of some checks; only one of them sees numbers beyond any measurement."""
-    look, calm = Looked(data, n_groups), Looked(_measurable(data), n_groups)
+    look = Looked(data, n_groups)
+    calm = look if not look.far else Looked(_measurable(data), n_groups)
     found = []
     for code in codes:
         check = CHECKS[code]

@@ -109,9 +109,12 @@ def folded_federation(n_clients: int = 7, seed: int = 0) -> Federation:
 
 
 _CURVES = {"common": False, "personalise": "posterior", "max_rounds": 4}
-_FOLDED_CURVES = {"estimator": "FGPR", "parameters": json.dumps(_CURVES), "folds": 2}
+_WAYS_OF_CURVES = [["LocalGP", {}, 0], ["FGPR", _CURVES, 0]]
+_FOLDED_CURVES = {"ways": json.dumps(_WAYS_OF_CURVES), "folds": 2}
 _GROUPS = {"n_components": 2, "covariance_type": "spherical", "n_restarts": 2, "max_rounds": 3}
-_FOLDED_GROUPS = {"estimator": "FedEM", "parameters": json.dumps(_GROUPS), "folds": 2}
+_ALONE = {"n_components": 2, "covariance_type": "spherical"}
+_WAYS_OF_GROUPS = [["LocalEM", _ALONE, 0], ["FedEM", _GROUPS, 0], ["FedGrEM", _GROUPS, 1]]
+_FOLDED_GROUPS = {"ways": json.dumps(_WAYS_OF_GROUPS), "folds": 2}
 
 
 def _least_squares(X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:

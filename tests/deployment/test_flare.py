@@ -18,6 +18,7 @@ import psutil
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
+from sklearn.base import clone
 
 pytest.importorskip("nvflare", reason="the nvflare extra is not installed")
 
@@ -25,6 +26,8 @@ from fedkin import (
     FGPR,
     FMLR,
     ODCL,
+    Best,
+    FedEM,
     Federation,
     FedGrEM,
     InProcess,
@@ -42,6 +45,7 @@ from fedkin.inference import benefit
 from fedkin.privacy import Ledger
 from fedkin.protocol import Fault, Reason
 from tests.conformance.cases import CASES, ragged_federation
+from tests.smoke.test_benefit_at_sites import Sites
 
 pytestmark = pytest.mark.flare
 
@@ -207,6 +211,21 @@ def test_whether_joining_helps_is_answered_as_in_one_process(model, deployment):
         found = there.held_out.means(metric)
         np.testing.assert_allclose(found, here.held_out.means(metric)[:2], rtol=1e-9)
     assert list(there.verdicts) == list(here.verdicts)
+
+
+def test_which_mixture_describes_rows_is_answered_as_in_one_process(deployment):
+    """One job for all ways without each fold; then a job a way, of which sites keep their own."""
+    given = {"one": FedEM(1, covariance_type="tied", max_rounds=2, random_state=0)}
+    best = Best(given, target="rows", folds=2, random_state=0)
+    there = clone(best).set_params(engine=Flare(deployment, timeout=100.0)).fit()
+    here = clone(best).set_params(engine=Sites(three_sites())).fit()
+    for name in ("weights_", "site_weights_"):
+        np.testing.assert_allclose(getattr(there, name), getattr(here, name), rtol=1e-9)
+    np.testing.assert_allclose(there.held_out_.means("log"), here.held_out_.means("log"), rtol=1e-9)
+    assert not there._fits[0].serves(NAMES).any() and here._fits[0].serves(NAMES).all()
+    data = three_sites()
+    found = there.fitted_["one"].score_samples(data.X, groups="new")
+    np.testing.assert_allclose(found, here.fitted_["one"].score_samples(data.X, groups="new"))
 
 
 def _job_process(deployment, site) -> psutil.Process:

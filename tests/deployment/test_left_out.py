@@ -383,7 +383,7 @@ def test_scores_of_folds_obey_the_rules(tmp_path):
     X, y = curves(m=1, n=40).client(0)
     model = FGPR(common=False, random_state=0)
     site, _ = site_of(X, y, tmp_path, DEFAULT_RULES, model, 5)
-    nothing = {"shared": np.zeros((2, 5, 8), dtype=np.uint8)}
+    nothing = {"ways": np.arange(2.0), "shared": np.zeros((2, 5, 8), dtype=np.uint8)}
     own = {"own": np.zeros((1, 2, 5, 8), dtype=np.uint8)}
     assert site.answer(1, Ask("scores", nothing, own), 0).fault.reason is Reason.ERROR
 
@@ -394,6 +394,22 @@ def test_settings_that_travel_are_text(tmp_path):
     settings = settings_for(FGPR(kernel=RBF(2.0) + WhiteKernel(), random_state=0), 2, 0)
     sent = json.loads(json.dumps(settings.for_sites().to_mapping()))
     again = LEFT_OUT.settings.at_site(sent)
-    assert LEFT_OUT.prepare(curves(m=1), again).plan.estimator.kernel == RBF(2.0) + WhiteKernel()
-    with pytest.raises(ValueError, match="estimator must be one of"):
-        LEFT_OUT.settings(estimator="Best")
+    plan = LEFT_OUT.prepare(curves(m=1), again).plan
+    assert plan.ways[1].estimator.kernel == RBF(2.0) + WhiteKernel()
+
+
+@pytest.mark.parametrize(
+    "ways, words",
+    [
+        ('[["Best", {}, 0]]', "estimator must be one of"),
+        ('[["PooledEM", {}, 0]]', "estimator must be one of"),
+        ('[["FGPR", {}, -1]]', "seed must be at least 0"),
+        ('[["FGPR", 3, 0]]', "must hold"),
+        ("[7]", "must hold"),
+        ("[]", "at least one"),
+        ("x", "Expecting value"),
+    ],
+)
+def test_ways_that_cannot_be_are_refused_before_anything_is_made(ways, words):
+    with pytest.raises(ValueError, match=words):
+        LEFT_OUT.settings(ways=ways)

@@ -22,7 +22,7 @@ from fedkin.engines.site import site_model
 from fedkin.federation import Federation
 from fedkin.inference import benefit
 from fedkin.privacy import Ledger
-from tests.smoke.test_benefit_at_sites import Sites
+from tests.smoke.test_best_in_rounds_at_sites import NoFolds
 
 pytestmark = [pytest.mark.flare, pytest.mark.deploy, pytest.mark.short]
 
@@ -191,7 +191,7 @@ def test_auto_asks_which_way_fits_and_then_fits_it(organisations):
         timeout=400,
     )
     together = Federation.from_clients({name: site_table(k) for k, name in enumerate(NAMES)})
-    here = Best(engine=Sites(together), random_state=0).fit()
+    here = Best(engine=NoFolds(together), random_state=0).fit()
     assert here.best_way_ == "one model" and "'one model' won overall" in told
     method, settings = here.way_as_method()
     assert f"fitting {method}" in told
@@ -199,7 +199,9 @@ def test_auto_asks_which_way_fits_and_then_fits_it(organisations):
     with np.load(place / "result.npz") as found:
         expected = FMLR(**settings).fit(together)._result["coef"]
         np.testing.assert_allclose(found["coef"], expected, rtol=1e-9, atol=1e-9)
-    assert "left-out log score" in (place / "ways.txt").read_text()
+    ways = (place / "ways.txt").read_text()
+    assert "left-out log score" in ways
+    assert "'common curve' was not compared" in ways, "policies do not allow fits without folds"
     report = (top / "lyon" / "records" / "pressure-auto" / "report.txt").read_text()
     assert "What left us: 7 replies" in report and "joining gains" in report
 

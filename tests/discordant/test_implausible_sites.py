@@ -58,6 +58,11 @@ def likelier(reply):
     reply += 1e5
 
 
+def everywhere(reply):
+    """Of every start but the first (R, K, q): in all groups at once, with the same sums."""
+    reply[1:] = reply[1:].sum(axis=1, keepdims=True)
+
+
 def statistics_without_rows(reply):
     """Every pair of columns is possible, all together are not."""
     size = 7
@@ -119,6 +124,7 @@ def test_impossible_statistics_cost_their_site_only(lie, robust):
         ("target", "target", put(2, -1e6)),
         ("target", "target", put(3, 2.0)),
         ("random_sums", "sums", turn),
+        ("random_sums", "sums", everywhere),
         ("random_sums", "sums", put(np.s_[..., -1], 1e9)),
         ("weighted_sums", "sums", turn),
         ("weighted_sums", "sums", grow),

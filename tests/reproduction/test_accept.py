@@ -131,6 +131,14 @@ def test_bounds_are_said_in_words(least, most, words):
     assert Promise("x", 0.5, least, most).bounds == words
 
 
+def test_a_promise_does_not_hang_on_rounding_and_on_nothing_more():
+    assert Promise("ratio", 1.0 + 4e-16, most=1.0).holds
+    assert Promise("ratio", 1.0 - 4e-16, least=1.0).holds
+    assert not Promise("ratio", 1.0 + 1e-9, most=1.0).holds
+    assert not Promise("gap", 1e-300, most=0.0).holds
+    assert not Promise("missing", float("nan"), most=1.0).holds
+
+
 def test_a_number_just_outside_its_bound_shows_it():
     promise = Promise("coverage", 0.8997, 0.90, 0.98)
     assert not promise.holds and promise.shown == "0.8997"

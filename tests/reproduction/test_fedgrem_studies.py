@@ -25,6 +25,7 @@ PROMISING = (
     "fedgrem-real-sites",
     "fedgrem-labels",
     "fedgrem-bent-sites",
+    "fedgrem-labels-tables",
 )
 
 

@@ -112,7 +112,7 @@ def test_scaling_writes_a_table_and_a_picture(tmp_path, capsys):
     assert {point.panel for point in measured} == set(scaling.PANELS)
     assert (tmp_path / "scaling.png").stat().st_size > 10_000
     printed, curves = capsys.readouterr().out, scaling.by_curve(measured)
-    assert len(curves) == 8
+    assert len(curves) == 9
     for (panel, work), curve in curves.items():
         assert len(curve) >= 2 and np.isfinite(scaling.exponent(curve))
         assert f"| {panel} | {work} |" in printed

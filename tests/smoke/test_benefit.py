@@ -92,6 +92,17 @@ def test_sites_with_plenty_of_rows_see_no_difference():
     assert found.share("no difference") == 1.0 and found.margin == 0.05
 
 
+def test_rows_that_tell_nothing_are_not_said_to_see_no_difference():
+    """Six rows a site, far apart: intervals of a nat, which no person would call nothing."""
+    found = benefit(MixedModel(), *by_degrees(m=4, n=6, spread=3.0), folds=3, new_sites=False)
+    assert found.margin > 0.25 and found.share("no difference") == 0.0
+    assert found.share("cannot tell") > 0 and "nothing is called none" in found.sentence
+    wide = benefit(
+        MixedModel(), *by_degrees(m=4, n=6, spread=3.0), folds=3, new_sites=False, margin=20.0
+    )
+    assert wide.share("no difference") == 1.0  # who says what matters is believed
+
+
 def test_joining_hurts_those_who_are_forced_to_be_one():
     X, y, groups = by_degrees(m=6, n=60, spread=4.0)
     found = benefit(ODCL(n_clusters=1), X, y, groups, folds=4, new_sites=False)

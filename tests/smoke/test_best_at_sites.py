@@ -8,9 +8,17 @@ import fedkin
 from fedkin import ODCL, Best, Federation, MixedModel
 
 
+def wide(m=12):
+    """With a column that tells nothing: more than a common curve is tried with."""
+    data = made(m=m)
+    more = np.random.default_rng(9).normal(size=len(data.X))
+    names = np.array(data.names)[data.owner]
+    return Federation.from_groups(np.column_stack([data.X, more]), names, data.y)
+
+
 @pytest.fixture(scope="module")
 def sites():
-    return Sites(made(m=12))
+    return Sites(wide())
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +60,7 @@ def test_predictions_are_those_of_the_best_way_fitted_to_all_rows(fitted, sites)
     np.testing.assert_allclose(
         fitted.fitted_["by degrees"].predict(data), alike.predict(data), rtol=1e-8
     )
-    fresh = made(m=12)
+    fresh = wide()
     _, std, ends = fitted.predict(fresh, return_std=True, level=0.95)
     assert np.isfinite(fitted.log_predictive_density(fresh)).all()
     held = (ends[:, 0] <= fresh.y) & (fresh.y <= ends[:, 1])
@@ -69,8 +77,8 @@ def test_it_outlives_the_process(fitted, sites, tmp_path):
 def test_kinds_are_found_by_sums_too():
     rng = np.random.default_rng(3)
     groups = np.repeat([f"s{k}" for k in range(16)], 30)
-    X = rng.normal(size=(480, 2))
-    slopes = np.where(np.arange(480)[:, None] < 240, [2.0, 0.0], [-1.0, 1.0])
+    X = rng.normal(size=(480, 3))
+    slopes = np.where(np.arange(480)[:, None] < 240, [2.0, 0.0, 0.0], [-1.0, 1.0, 0.0])
     data = Federation.from_groups(X, groups, (X * slopes).sum(axis=1) + rng.normal(size=480))
     model = Best(engine=Sites(data), random_state=0).fit()
     assert model.best_way_ == "by kind"

@@ -102,3 +102,17 @@ def test_a_comparison_is_drawn_with_its_numbers():
     made = BenefitDisplay.from_benefit(found)
     assert made.frame.rows()[0] == ("a", 0.5, 0.1, 0.9)
     pyplot.close("all")
+
+
+def test_numbers_with_and_without_departures_are_two_curves(fits):
+    display = ChoiceDisplay.from_estimator(fits["kinds"])
+    table, drawn = fits["kinds"].choice_, display.spec["series"]
+    assert [one["label"] for one in drawn] == ["kinds alone", "with departures"]
+    for one, way in zip(drawn, (False, True)):
+        own = np.asarray(table["degrees"]) == way
+        assert one["x"] == sorted(set(table["n_components"][own].tolist()))
+        least = table["bic"][own & (table["n_components"] == 1)].min()
+        assert one["y"][0] == pytest.approx(least, rel=1e-8)
+    lines = display.ax_.get_lines()
+    marked = [line for line in lines if line.get_markersize() == 9]
+    assert len(marked) == 1 and marked[0].get_ydata()[0] == pytest.approx(min(drawn[0]["y"]))

@@ -174,10 +174,10 @@ def test_a_site_is_told_nothing_of_another_site(model, data):
 def test_a_start_for_every_site_is_not_told_to_sites():
     start = np.random.default_rng(0).normal(size=(4, 2, 2))
     settings = settings_for(FedGrEM(2, init=start, random_state=0), 2, 0)
-    assert "start" not in settings.for_sites().to_mapping()
-    assert "init" not in settings.for_sites().parameters
+    assert "starts" not in settings.for_sites().to_mapping()
+    assert "init" not in settings.for_sites().ways
     data = groups()
-    plan = Plan(settings, settings.start)
+    plan = Plan(settings, settings.starts)
     np.testing.assert_array_equal(plan.ways[1].settings.given_start, start)
     assert InProcess().run(LEFT_OUT, settings, data, 0).result.rows.sum() == len(data.X)
 
@@ -215,4 +215,4 @@ def test_fits_without_a_fold_have_the_seed_of_a_fit():
             return InProcess().run(algorithm, settings, federation, seed)
 
     model.set_params(engine=Watched()).fit(data)
-    assert seeds == [settings_for(model, 2, 0).seed]
+    assert seeds == [Plan(settings_for(model, 2, 0)).ways[1].seed]

@@ -8,7 +8,7 @@ from sklearn.base import clone
 from sklearn.linear_model import LinearRegression
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from fedkin import Federation, MixedModel
+from fedkin import Best, Federation, MixedModel
 from fedkin.checks import CheckWarning
 from fedkin.engines import InProcess
 
@@ -355,6 +355,14 @@ def classes(seed=0, n_sites=12, n_rows=40):
     gumbel = rng.gumbel(size=(len(rows), 3))
     codes = (np.einsum("nd,ncd->nc", inside, own) + gumbel).argmax(axis=1)
     return rows, np.array(["sit", "stand", "walk"])[codes], groups
+
+
+def test_missing_labels_are_named_with_their_sites():
+    labels = np.where(Y > 1, "high", "low").astype(object)
+    labels[[13, 15, 30]] = [None, np.nan, None]
+    for model in (MixedModel(family="multinomial"), Best(target="classes")):
+        with pytest.raises(ValueError, match=r"3 missing labels at sites 'site-1', 'site-2'"):
+            model.fit(X, labels, groups=GROUPS)
 
 
 def test_classes_of_any_label_are_predicted_by_site():

@@ -65,7 +65,11 @@ class HeldOutSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HeldOutResult(Result):
-    """Sums by fold (m, F, q) and of all (q,); or scores by fold, way and kind, and rows."""
+    """Sums by fold (m, F, q) and of all (q,); or scores by fold, way and kind, and rows.
+
+    Where ways are fitted in rounds: `ways` (V,), those that could be, and `spans` (all ways, 2),
+    the rounds before the first and up to the last of each.
+    """
 
     heard: Array
     statistics: Floats | None = None
@@ -73,6 +77,8 @@ class HeldOutResult(Result):
     totals: Floats | None = None
     products: Floats | None = None
     rows: Floats | None = None
+    ways: Array | None = None
+    spans: Array | None = None
 
     for_one = ("totals", "products", "rows")
 
@@ -91,6 +97,16 @@ STATISTICS = Field(
 TOTALS = Field(("F", "S", "W"), "sums of scores of left-out rows, by fold, score and way")
 PRODUCTS = Field(("F", "S", "W", "W"), "second moments of the ways' scores, by fold")
 ROWS = Field(("F",), "rows left out, by fold", least=0.0, reveals="count")
+
+# What comes to the sites to be scored: of all sites, and the joined models of each.
+OF_ALL = {
+    "pooled": Field(("F", "q"), "sums of products of all sites, fold left out"),
+    "spread": Field(("F",), "spread of targets within sites, fold left out"),
+}
+MODELS = {
+    "coef": Field(("F", "J", "p"), "coefficients of the joined models, by fold"),
+    "quadratic": Field(("F", "J", "p", "p"), "variance of a target at a row, by fold"),
+}
 
 
 # ------------------------------------------------------------------ client functions
@@ -125,32 +141,18 @@ def rows_of_folds(clients, cache, settings, reply):
 def scores(clients, cache, settings, common, personal, memory, keys):
     """Scores of left-out rows by every way, summed by fold."""
     m, n_folds = len(clients), settings.folds
-    n_joined = personal["coef"].shape[2]
-    n_ways = n_joined + 2
+    n_ways = personal["coef"].shape[2] + 2
     totals = np.zeros((m, n_folds, N_SCORES, n_ways))
     products = np.zeros((m, n_folds, N_SCORES, n_ways, n_ways))
     rows = np.zeros((m, n_folds))
     fold = row_folds(clients, n_folds, settings.fold_seed)
     takes_part = cache["sums"][:, :, -1].sum(axis=1) > 0
-    whole = cache["sums"].sum(axis=1)
     for k in range(n_folds):
         test = rows_where(clients, (fold == k) & takes_part[clients.owner])
         if not len(test.X):
             continue
         rows[:, k] = test.sizes
-        spread = float(common["spread"][k])
-        alone = fit_ridges(whole - cache["sums"][:, k], settings.fit_intercept, spread)
-        one = fit_ridges(common["pooled"][None, k], settings.fit_intercept)
-        joined = [
-            _normal(test, personal["coef"][:, k, j], personal["quadratic"][:, k, j], settings)
-            for j in range(n_joined)
-        ]
-        all_rows = np.zeros(len(test.X), dtype=np.intp)
-        means = [alone.predict(test.X, test.owner)[0], *[mean for mean, _ in joined]]
-        means.append(one.predict(test.X, all_rows)[0])
-        logs = [alone.log_density(test.X, test.y, test.owner), *[log for _, log in joined]]
-        logs.append(one.log_density(test.X, test.y, all_rows))
-        each = np.stack([np.maximum(logs, LOWEST), -((test.y - np.array(means)) ** 2)])
+        each = scores_of_rows(test, cache["sums"], k, settings, common, personal)
         for a in range(n_ways):
             for s in range(N_SCORES):
                 totals[:, k, s, a] = np.bincount(test.owner, each[s, a], minlength=m)
@@ -159,6 +161,23 @@ def scores(clients, cache, settings, common, personal, memory, keys):
                     products[:, k, s, a, b] = np.bincount(test.owner, both, minlength=m)
     reply = {"totals": totals, "products": products, "rows": rows}
     return TracedReply(reply, partial(rows_of_folds, clients, cache, settings, reply)), memory
+
+
+def scores_of_rows(test, sums, k, settings, common, personal):
+    """Every score of the rows of the k-th fold by every way, (S, W, n); `sums` are by fold."""
+    spread = float(common["spread"][k])
+    alone = fit_ridges(sums.sum(axis=1) - sums[:, k], settings.fit_intercept, spread)
+    one = fit_ridges(common["pooled"][None, k], settings.fit_intercept)
+    joined = [
+        _normal(test, personal["coef"][:, k, j], personal["quadratic"][:, k, j], settings)
+        for j in range(personal["coef"].shape[2])
+    ]
+    all_rows = np.zeros(len(test.X), dtype=np.intp)
+    means = [alone.predict(test.X, test.owner)[0], *[mean for mean, _ in joined]]
+    means.append(one.predict(test.X, all_rows)[0])
+    logs = [alone.log_density(test.X, test.y, test.owner), *[log for _, log in joined]]
+    logs.append(one.log_density(test.X, test.y, all_rows))
+    return np.stack([np.maximum(logs, LOWEST), -((test.y - np.array(means)) ** 2)])
 
 
 def _normal(test, coef, quadratic, settings):
@@ -199,14 +218,8 @@ HELD_OUT = Algorithm(
         "scores": Step(
             scores,
             {"totals": TOTALS, "products": PRODUCTS, "rows": ROWS},
-            common={
-                "pooled": Field(("F", "q"), "sums of products of all sites, fold left out"),
-                "spread": Field(("F",), "spread of targets within sites, fold left out"),
-            },
-            personal={
-                "coef": Field(("F", "J", "p"), "coefficients of the joined models, by fold"),
-                "quadratic": Field(("F", "J", "p", "p"), "variance of a target at a row, by fold"),
-            },
+            common=OF_ALL,
+            personal=MODELS,
             cuts=True,
         ),
     },

@@ -73,11 +73,13 @@ def _estimator(job: Any, engine: Any) -> Any:
 def _way_that_fits(job: Any, engine: Any, run: str, place: Path) -> Any:
     """The job with the way of sharing that left-out rows call for; None if staying alone is it."""
     from fedkin import Best
-    from fedkin.engines.site_report import WAYS_SCORES, WAYS_SUMS
+    from fedkin.engines.nvflare.engine import seed_of
     from fedkin.estimators.candidates import ALONE
 
-    asked = NamedRuns(engine, run + WAYS_SUMS, run + WAYS_SCORES)
-    best = Best(**job.settings, random_state=job.seed, engine=asked).fit()
+    asked = RunsOfWays(engine, run)
+    # A job that is submitted again has to ask the same: its name tells the seed, if nobody does.
+    seed = seed_of(run) if job.seed is None else job.seed
+    best = Best(**job.settings, random_state=seed, engine=asked)._choose_at_sites()
     told = f"{best.summary()}\n"
     (place / WAYS_FILE).write_text(told)
     typer.echo(told)
@@ -124,11 +126,34 @@ class NamedRuns:
     def __init__(self, engine: Any, *names: str) -> None:
         self.engine, self.names = engine, iter(names)
 
-    def run(self, *given: Any) -> Any:
+    def run(self, algorithm: Any, *given: Any) -> Any:
         """The next of them; the first looks at the checks if they may stop the job."""
         checks, self.engine = self.engine.checks, replace(self.engine, checks=None)
         first = checks if checks is not None and checks.stop else None
-        return replace(self.engine, run_id=next(self.names), checks=first).run(*given)
+        named = replace(self.engine, run_id=self.name_of(algorithm), checks=first)
+        return named.run(algorithm, *given)
+
+    def name_of(self, algorithm: Any) -> str:
+        """The name of the next run."""
+        return next(self.names)
+
+
+class RunsOfWays(NamedRuns):
+    """The engine for the runs of a question which way fits: what a run is for tells its name."""
+
+    def __init__(self, engine: Any, run: str) -> None:
+        from fedkin.engines.site_report import WAYS_FITS, WAYS_NUMBER, WAYS_SCORES, WAYS_SUMS
+
+        super().__init__(engine)
+        self.by_method = {
+            "held_out": iter((run + WAYS_SUMS, run + WAYS_SCORES)),
+            "left_out": iter((run + WAYS_FITS,)),
+            "fedgrem": iter((run + WAYS_NUMBER,)),
+        }
+
+    def name_of(self, algorithm: Any) -> str:
+        """The name of the next run of such a method."""
+        return next(self.by_method[algorithm.name])
 
 
 def _keep_checks(findings: Any, place: Path) -> None:

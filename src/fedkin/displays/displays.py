@@ -246,10 +246,13 @@ class _Line(Display):
 
     def _draw(self, ax: Any) -> None:
         for k, series in enumerate(self.spec["series"]):
-            ax.plot(series["x"], series["y"], "o-", ms=3, color=_colour(k))
+            name, colour = series.get("label"), _colour(2 * k)
+            ax.plot(series["x"], series["y"], "o-", ms=3, color=colour, label=name)
             chosen = [(x, y) for x, y in zip(series["x"], series["y"]) if x == self.spec["mark"]]
-            for x, y in chosen:
+            for x, y in chosen if not k else ():
                 ax.plot(x, y, "o", ms=9, color=COLOURS[1])
+        if "label" in self.spec["series"][0]:
+            ax.legend(fontsize="small")
         ax.set(xlabel=self.spec["xlabel"], ylabel=self.spec["ylabel"])
 
 

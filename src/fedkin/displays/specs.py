@@ -18,6 +18,8 @@ MOST_HEAT = 150
 MOST_CURVES = 12
 GRID = 60
 MOST_TERMS = 15
+# Likelihoods of many rows differ in late digits.
+DIGITS_OF_LINES = 9
 
 IN_WORDS = {
     "bic": "BIC",
@@ -344,10 +346,18 @@ def choice(model: Any, record: Mapping[str, Any]) -> Picture | None:
     names = list(table)
     judged = next((name for name in ("bic", "curve") if name in names), names[-1])
     x, y = np.asarray(table[names[0]], dtype=float), np.asarray(table[judged], dtype=float)
-    if judged == "bic":
-        # Of several models with one number, the best.
-        distinct = np.unique(x)
-        x, y = distinct, np.array([np.nanmin(y[x == number]) for number in distinct])
+    series = [{"name": judged, **_least_by_number(x, y, judged == "bic")}]
+    if "degrees" in names and len(np.unique(table["degrees"])) > 1:
+        # The curve of the way that was chosen comes first, and has the mark.
+        departs, chosen_way = np.asarray(table["degrees"]), bool(getattr(model, "degrees_", False))
+        series = [
+            {
+                "name": judged,
+                "label": "with departures" if way else "kinds alone",
+                **_least_by_number(x[departs == way], y[departs == way], True),
+            }
+            for way in (chosen_way, not chosen_way)
+        ]
     chosen = next(
         (
             getattr(model, n)
@@ -366,8 +376,16 @@ def choice(model: Any, record: Mapping[str, Any]) -> Picture | None:
         "xlabel": number,
         "ylabel": _in_words(judged),
         "mark": None if chosen is None else float(chosen),
-        "series": [{"name": judged, "x": x.tolist(), "y": _rounded(y)}],
+        "series": series,
     }
+
+
+def _least_by_number(x: Any, y: Any, least: bool) -> dict[str, list[float]]:
+    """A curve; of several models with one number the best, where less is better."""
+    if least:
+        distinct = np.unique(x)
+        x, y = distinct, np.array([np.nanmin(y[x == number]) for number in distinct])
+    return {"x": x.tolist(), "y": _rounded(y, DIGITS_OF_LINES)}
 
 
 def convergence(model: Any, record: Mapping[str, Any]) -> Picture | None:
@@ -383,7 +401,9 @@ def convergence(model: Any, record: Mapping[str, Any]) -> Picture | None:
     series = []
     for name, values in history.items():
         rows = np.linspace(0, len(values) - 1, min(len(values), 300)).astype(int)
-        series.append({"name": name, "x": (rows + 1).tolist(), "y": _rounded(values[rows])})
+        series.append(
+            {"name": name, "x": (rows + 1).tolist(), "y": _rounded(values[rows], DIGITS_OF_LINES)}
+        )
     return {
         "type": "line",
         "title": "How the search went",
@@ -403,9 +423,9 @@ def _in_words(name: str) -> str:
     return IN_WORDS.get(name, name.replace("_", " "))
 
 
-def _rounded(values: np.ndarray) -> Any:
+def _rounded(values: np.ndarray, digits: int = 5) -> Any:
     """Numbers with as many digits as a picture shows."""
-    flat = [float(f"{v:.5g}") if np.isfinite(v) else None for v in np.ravel(values)]
+    flat = [float(f"{v:.{digits}g}") if np.isfinite(v) else None for v in np.ravel(values)]
     return np.array(flat, dtype=object).reshape(np.shape(values)).tolist()
 
 

@@ -19,6 +19,8 @@ LEFT_OUT = "left_out"
 SUMS, SCORES = ".held-out-sums", ".held-out-scores"
 # The same of a run that asks which way of sharing fits.
 WAYS_SUMS, WAYS_SCORES = ".ways-sums", ".ways-scores"
+# Where ways are fitted in rounds: without each fold, and the number of groups before that.
+WAYS_FITS, WAYS_NUMBER = ".ways-fits", ".ways-number"
 # So do the checks of the table, and their words have a file beside the model.
 CHECKS_RUN, CHECKS_FILE = ".checks", "checks.txt"
 # Methods that can be fitted from sums of products by fold, and those fitted without each fold.
@@ -38,7 +40,7 @@ def site_report(run: str, method: str, model: Arrays, ledger: Ledger, state: Pat
     lines += [_array_in_words(name, array) for name, array in model.items()]
     lines += ["", "Did joining help us?", *joining_in_words(run, method, state)]
     lines += ["", "What deserves a look in our table (checks.txt):", *checks_in_words(run, state)]
-    ends = ("", SUMS, SCORES, WAYS_SUMS, WAYS_SCORES)
+    ends = ("", SUMS, SCORES, WAYS_SUMS, WAYS_SCORES, WAYS_FITS, WAYS_NUMBER)
     runs = {run + end + checks for end in ends for checks in ("", CHECKS_RUN)}
     sent = [line for line in ledger.lines() if line["run"] in runs]
     left = [line for line in sent if line["withheld"] is None]

@@ -26,6 +26,7 @@ from fedkin.estimators.candidates import (
     usual,
 )
 from fedkin.estimators.mixed_classes import encoded
+from fedkin.estimators.site_models import PlainClasses, PlainRegression
 from fedkin.estimators.ways import row_scores
 from fedkin.federation import Federation
 from fedkin.inference.benefit import Benefit, of_ways
@@ -78,15 +79,19 @@ class Best(FederatedEstimator):
         What is predicted. "auto": the rows themselves without y; classes where y holds words or two
         values; else a number.
     n_components : int or None
-        Groups of mixtures where rows are described; None chooses by BIC.
+        Groups of mixtures where rows are described; None chooses by BIC, at real sites by
+        `FedGrEM(None)`.
     folds : int
         Parts in which rows are left out.
     random_state : int, RandomState or None
         Decides folds and starts.
     engine : engine or None
         Who reaches the sites; None holds all of them in this process. Real sites hold their rows
-        and send sums of products by fold, then sums of scores: ways are linear models of a number
-        there, and weights are each way's chance of being the best.
+        and send sums of scores of those left out; weights are each way's chance of being the best.
+        Ways of a number are linear models, fitted to sums of products by fold, and a common curve
+        where columns and rows are few and sites trust the server with one. With target="rows" they
+        are mixtures, one for all being `FedEM`. Curve and mixtures are fitted in rounds, without
+        each fold and then to all rows. Classes are not compared there.
 
     Attributes
     ----------
@@ -115,7 +120,10 @@ class Best(FederatedEstimator):
     client_names_ : array of shape (m,)
         Names of the sites.
     traffic_ : Traffic
-        What the fits to all rows sent, and the scores; every fold costs as much again.
+        What the fits to all rows sent, and the scores; every fold costs as much again. At real
+        sites all that was sent.
+    kept_back_ : dict
+        Ways that real sites do not take part in, and why; at real sites only.
     converged_ : bool
         Whether all fits to all rows settled.
 
@@ -135,7 +143,7 @@ class Best(FederatedEstimator):
     True
     """
 
-    _private = (*FederatedEstimator._private, "_stack", "_codes", "_fits")
+    _private = (*FederatedEstimator._private, "_stack", "_codes", "_fits", "_stand_in")
     _not_kept = ("engine", "candidates")
 
     def __init__(
@@ -190,19 +198,28 @@ class Best(FederatedEstimator):
         self._account(data)
         return self
 
-    def _fit_at_sites(self, X: Any) -> Best:
-        """Sites hold their rows: linear models of a number, weighed by sums of scores."""
+    def _fit_at_sites(self, X: Any = None, to_all_rows: bool = True) -> Best:
+        """Sites hold their rows: models of a number, or mixtures, weighed by sums of scores."""
         if X is not None:
             raise ValueError("the engine reaches sites that hold their own rows: fit() without X")
-        if self.target not in ("auto", "number"):
+        if self.target == "classes":
             raise ValueError(
-                f"at real sites Best compares models of a number, not target={self.target!r}"
+                "at real sites Best compares models of a number (target='number') and mixtures of "
+                "rows (target='rows'), not of classes: sites alone and one model for all are no "
+                "rounds there; MixedModel(family='multinomial', engine=...) joins them by degrees"
             )
-        self.target_, self._adapted = "number", {}
+        self.target_, self._adapted = "rows" if self.target == "rows" else "number", {}
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        fit_at_sites(self, seed, SITE_FOLDS)
+        fit_at_sites(self, seed, SITE_FOLDS, to_all_rows)
         self._warn_of_the_missing()
         return self
+
+    def _choose_at_sites(self) -> Best:
+        """Which way is best at real sites; fits to all rows are left to the job that asks."""
+        TARGETS.accept("target", self.target)
+        Whole(2).accept("folds", self.folds)
+        self._forget()
+        return self._fit_at_sites(to_all_rows=False)
 
     def _kind_of_target(self, X: Any, y: Any) -> str:
         target = X.y if isinstance(X, Federation) else y
@@ -218,7 +235,7 @@ class Best(FederatedEstimator):
 
     def _data_of(self, X: Any, y: Any, groups: Any) -> Federation:
         if self.target_ == "classes":
-            X, y, self.classes_ = encoded(X, y)
+            X, y, self.classes_ = encoded(X, y, groups)
         elif self.target_ == "rows":
             y = None
         federation = self._federation(X, y, groups)
@@ -324,8 +341,10 @@ class Best(FederatedEstimator):
         serving = np.stack([fit.serves(clients.names) for fit in self._fits], axis=1)
         weights = np.where(serving, weights, 0.0)
         total = weights.sum(axis=1, keepdims=True)
-        even = serving / np.maximum(serving.sum(axis=1, keepdims=True), 1)
-        return np.where(total > 0, weights / np.where(total > 0, total, 1.0), even)
+        rest = np.where(serving, self._stand_in, 0.0) if hasattr(self, "_stand_in") else serving
+        rest = np.where(rest.sum(axis=1, keepdims=True) > 0, rest, serving)
+        rest = rest / np.maximum(rest.sum(axis=1, keepdims=True), np.finfo(float).tiny)
+        return np.where(total > 0, weights / np.where(total > 0, total, 1.0), rest)
 
     def _asked(self, clients: Federation, used: np.ndarray, ask: Any) -> list[Any]:
         """What the ways in use answer, each at the sites that it serves."""
@@ -354,7 +373,7 @@ class Best(FederatedEstimator):
         if self.target_ == "classes":
             return self.classes_[self.predict_proba(X, groups).argmax(axis=1)]
         if self.target_ == "rows":
-            return self.fitted_[self.best_way_].predict(X, groups)
+            return self._way_for_groups().predict(X, groups)
         clients, place = self._clients(X, None, groups)
         points = self._weights_at(clients, self.point_weights_)
         mixed = self._weights_at(clients)
@@ -368,6 +387,17 @@ class Best(FederatedEstimator):
         std = np.sqrt(np.einsum("wn,nw->n", stds**2 + (means - mean) ** 2, weights))
         ends = [] if level is None else [_intervals(means, stds, weights, level)[place]]
         return (mean[place], *[std[place]] * bool(return_std), *ends)
+
+    def _way_for_groups(self) -> Any:
+        """The way whose groups are predicted; refused if its mixtures are at the sites alone."""
+        model = self.fitted_[self.best_way_]
+        if getattr(model, "_stays_at_sites", False):
+            others = [fit.name for fit in self._fits if not fit.own_only]
+            raise ValueError(
+                f"{self.best_way_!r} is the best way and its mixtures stayed at the sites: groups "
+                f"are theirs to predict; fitted_ has groups of other ways ({', '.join(others)})"
+            )
+        return model
 
     @available_if(_predicts_classes)
     def predict_proba(self, X, groups=None):
@@ -435,9 +465,11 @@ class Best(FederatedEstimator):
         check_is_fitted(self, "ways_")
         if self.best_way_ == ALONE:
             raise ValueError("staying alone is the best way: there is nothing to join in")
-        if self.best_way_ == ONE:
-            return "FMLR", {"n_components": 1, "degrees": False, "site_noise": "common"}
         model = self.fitted_[self.best_way_]
+        if isinstance(model, PlainRegression):
+            return "FMLR", {"n_components": 1, "degrees": False, "site_noise": "common"}
+        if isinstance(model, PlainClasses):
+            raise ValueError("one model of classes is no method of its own: there is none to name")
         default = type(model)().get_params()
         own = {k: v for k, v in model.get_params().items() if k not in ("engine", "random_state")}
         return type(model).__name__, {k: v for k, v in own.items() if v != default[k]}
@@ -478,7 +510,9 @@ class Best(FederatedEstimator):
         )
         tables = {"ways": ways, "sites": sites, "traffic": self.traffic_.table()}
         title = f"Best: {len(self.client_names_)} sites, {len(self.ways_)} ways"
-        return Summary(title, tables, [self._in_words(won), self.traffic_.sentence()])
+        kept_back = getattr(self, "kept_back_", {}).items()
+        notes = [f"{way!r} was not compared: sites keep it back ({why})." for way, why in kept_back]
+        return Summary(title, tables, [self._in_words(won), *notes, self.traffic_.sentence()])
 
     def _in_words(self, won: dict[str, list[str]]) -> str:
         m, best = len(self.client_names_), self.best_way_

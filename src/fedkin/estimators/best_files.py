@@ -33,6 +33,8 @@ KEPT = (
     "client_names_",
     "converged_",
     "n_rounds_",
+    "kept_back_",
+    "_stand_in",
 )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
 
 from fedkin.estimators.ways import row_scores, spread_of
 from fedkin.federation import Federation
@@ -36,6 +37,10 @@ POINTS_OF_MANY = 20
 KINDS_SITES = 6
 # The most groups that are tried where rows are to be described.
 MOST_GROUPS = 8
+# Rounds of a mixture without a fold at real sites, whose budget of questions is one for all ways;
+# and starts of one with own covariances, about each of which sites may have to be asked apart.
+ROUNDS_COMPARED = 20
+STARTS_COMPARED = 2
 
 # Sites' noise counts as one if it scatters less than variances with so many degrees of freedom.
 SAME_NOISE = 100.0
@@ -54,17 +59,24 @@ def usual(target: str, data: Federation, n_components: int | None, seed: int) ->
 
 
 def _for_numbers(data: Federation, seed: int) -> dict[str, Any]:
-    from fedkin.estimators.fgpr import FGPR
     from fedkin.estimators.site_models import PlainRegression
 
     found: dict[str, Any] = {ALONE: PlainRegression(), ONE: PlainRegression(True)}
     found |= linear_ways(packed_statistics(data, True).T, seed)
-    if data.n_features <= CURVE_COLUMNS and len(data.X) <= CURVE_ROWS:
-        plane_of_many = data.n_features > 1 and has_many_sites(data.n_clients)
-        found["common curve"] = FGPR(
-            common=True, n_points=POINTS_OF_MANY if plane_of_many else None
-        )
-    return found
+    return found | curve_ways(data.n_features, len(data.X), has_many_sites(data.n_clients))
+
+
+def curve_ways(n_features: int, n_rows: float, coarse: bool) -> dict[str, Any]:
+    """A common curve, where columns and rows are few enough for one.
+
+    In a plane it may be `coarse`: where sites are many, or each number has a way to go.
+    """
+    from fedkin.estimators.fgpr import FGPR
+
+    if n_features > CURVE_COLUMNS or n_rows > CURVE_ROWS:
+        return {}
+    n_points = POINTS_OF_MANY if coarse and n_features > 1 else None
+    return {"common curve": FGPR(common=True, n_points=n_points)}
 
 
 def has_many_sites(n_sites: int) -> bool:
@@ -129,6 +141,25 @@ def _for_rows(n_groups: int, seed: int) -> dict[str, Any]:
     }
 
 
+def rows_at_sites(n_groups: int, seed: int) -> dict[str, Any]:
+    """The same where sites hold their rows.
+
+    One mixture for all is FedEM's: sites share components and covariance, weights are their own.
+    """
+    from fedkin.estimators.mixture_rivals import FedEM
+
+    one = FedEM(n_groups, covariance_type="tied", average="pooled", random_state=seed)
+    return {**_for_rows(n_groups, seed), ONE: one}
+
+
+def without_last_digits(way: Any) -> Any:
+    """A mixture of `rows_at_sites` as it is fitted without each fold."""
+    fewer = {"max_rounds": min(way.max_rounds, ROUNDS_COMPARED)}
+    if getattr(way._chosen_settings(), "shaped", False):
+        fewer["n_restarts"] = STARTS_COMPARED
+    return clone(way).set_params(**fewer)
+
+
 def _number_of_groups(data: Federation, seed: int) -> int:
     """The number with the best BIC of one mixture for all."""
     import warnings
@@ -151,7 +182,8 @@ def _number_of_groups(data: Federation, seed: int) -> int:
 
 def stays_alone(name: str, model: Any) -> bool:
     """Whether a way has nothing to say at a site that it was not fitted to."""
-    return name == ALONE or getattr(model, "pooled", None) is False
+    alone = name == ALONE or getattr(model, "pooled", None) is False
+    return alone or getattr(model, "_stays_at_sites", False)
 
 
 class Fitted:
@@ -177,9 +209,13 @@ class Fitted:
         return made
 
     def serves(self, names: tuple[str, ...]) -> np.ndarray:
-        """Whether it has an answer at each of the sites; alone has none where it has not been."""
+        """Whether it has an answer at each of the sites; alone has none where it has not been.
+
+        Nor has a curve at a site of the fit whose rows are not here: it would not know the site.
+        """
         if not self.own_only:
-            return np.ones(len(names), dtype=bool)
+            away = self._places if getattr(self.model, "_rows_elsewhere", False) else ()
+            return np.array([name not in away for name in names], dtype=bool)
         return np.array([name in self._known for name in names], dtype=bool)
 
     def normal(self, clients: Federation) -> tuple[np.ndarray, np.ndarray]:

@@ -52,9 +52,10 @@ class FedGrEM(ShapedUse):
         far as they carry; how far is estimated. Sites depart from mixtures of all, of which the one
         goes on that foretells rows left out best, and send, for each group, how many rows it has,
         their mean and scatter. With labels for all rows "full" has one covariance for all groups
-        where left-out labels are foretold better so. (With `shrinkage="paper"`, gradient steps,
-        clipping, thresholds or batches "diag" and "spherical" are each site's own, the same for its
-        groups.)
+        where left-out labels are foretold better so, and groups of a site are moved together as far
+        as they are at all sites. Take it for labels: "identity" is misled by columns that go
+        together. (With `shrinkage="paper"`, gradient steps, clipping, thresholds or batches "diag"
+        and "spherical" are each site's own, the same for its groups.)
     shrinkage : {"adaptive", "paper"}
         "adaptive": each site is pulled as far as its own sampling variance warrants; nothing to
         tune, but sampling variances, hence sizes of groups, leave the site. "paper": Algorithm 1
@@ -119,7 +120,8 @@ class FedGrEM(ShapedUse):
     degrees_ : array of shape (R,)
         As how many rows the common covariance counts at a site.
     lacking_ : array of shape (m, R)
-        Groups that a site has no rows of; they have the common mean and covariance there.
+        Groups that a site has no rows of; they have the common mean and covariance there. (With
+        labels for all rows, the mean is moved as the site's other groups are.)
     classes_ : array
         Labels of the groups, where the fit had labels; the last groups may have none.
     sigma_ : array of shape (m,)

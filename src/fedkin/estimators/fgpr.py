@@ -286,6 +286,11 @@ class FGPR(CurveEstimator):
 
     # ------------------------------------------------------------ sites
 
+    @property
+    def _rows_elsewhere(self) -> bool:
+        """Whether the rows by which sites' curves depart from what is shared are not here."""
+        return self._data is None
+
     def _curve(self, name: str) -> Curve:
         if name not in self._curves:
             k = self._position.get(name)

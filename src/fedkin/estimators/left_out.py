@@ -2,12 +2,13 @@
 
 For ways of joining that take rounds of their own. A site cuts its rows into folds, by its name and
 its number of rows alone. For every fold the rounds of the ordinary algorithm are gone through once
-more, as if the rows of the fold were not there: sites joined, and every site alone. At last each
-site scores the rows of every fold by the fits without it: only sums of scores travel.
+more, as if the rows of the fold were not there: once for every way that is compared. At last each
+site scores the rows of every fold by the fits without it: only sums of scores travel, and of
+products of two ways' scores.
 
 | word | meaning |
 |---|---|
-| way | 0 alone, 1 joining; each is an estimator with its algorithm and settings |
+| way | an estimator with its algorithm, settings and seed: sites alone, or joined |
 | fold | the part of a site's rows that a fit does not see |
 | score | 0 log density, 1 negative squared error (where a target is predicted) |
 
@@ -15,7 +16,11 @@ The steps of an algorithm are here under its name, `fgpr.likelihood` say, and se
 send. A question says besides which way, which fold and which round of that fit it belongs to. What
 sites remember is kept for every way and fold. Random numbers are those of a fit of its own, so that
 results are those of one process that leaves out the same rows. Scores are taken by the estimators
-themselves; that is why this file is in their room.
+themselves; that is why this file is in their room. Linear ways that sums of products by fold have
+fitted already (`held_out`) may be scored beside them, at the same rows.
+
+A way is out if everybody's own rules keep back what it asks, or most sites are not heard in it; the
+others go on, unless all are needed.
 
 Replies without each of the folds give what each of the folds holds: every fold of a site has to
 obey its rules as if it were all there is, of groups inside the site, too (`protocol.CUT`). A site
@@ -27,7 +32,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from importlib import import_module
@@ -38,6 +43,7 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 
 from fedkin.algorithms import algorithm as find_algorithm
+from fedkin.algorithms import held_out
 from fedkin.algorithms.held_out import LEAST_FOLD_ROWS, PRODUCTS, ROWS, TOTALS, HeldOutResult
 from fedkin.arrays import Array, Arrays, Floats
 from fedkin.durable import arrays_in, sealed
@@ -69,14 +75,19 @@ from fedkin.protocol import (
 )
 from fedkin.randomness import KeyRing
 from fedkin.registry import ESTIMATORS
-from fedkin.settings import Settings, Whole, one_of, setting
+from fedkin.settings import Flag, Settings, Whole, one_of, setting
 
 # Estimators whose ways are all rounds of the protocol, and the algorithms behind them.
 SERVED = ("FGPR", "FedGrEM", "FedEM", "FedGMM", "TGMM")
 INNER = ("fgpr", "fedgrem", "fedem", "fedgmm", "tgmm", "local_em")
+# What may be a way: these, and sites alone. Of the last algorithm nothing but likelihoods leaves.
+WAYS = one_of(*SERVED, "LocalEM", "LocalGP")
+STAYS = "local_em"
 # Parameters that are no part of what is fitted, and the one that is the server's business alone.
 _NOT_SENT, _START = ("engine", "random_state"), "init"
 TOO_FEW = "no site has enough rows in every fold; ask for fewer folds"
+# A way is out if fewer than this share of the sites is heard in it, of those heard in another.
+HEARD = 0.5
 # Groups of clients in one process whose folds are kept at hand.
 MOST_TAKEN = 4
 # Before a file in an array of bytes: how long it is.
@@ -93,15 +104,39 @@ class Text:
         return value
 
 
-class LeftOutSettings(Settings):
-    """Which estimator with which parameters (JSON, its start apart), which folds, which seed."""
+class Ways(Text):
+    """A list of [estimator, parameters, seed] as JSON."""
 
-    estimator: str = setting("FGPR", one_of(*SERVED), at_site=True)
-    parameters: str = setting("{}", Text(), at_site=True)
-    start: str = setting("{}", Text())
+    def accept(self, name: str, value: Any) -> Any:
+        """The words, if they name estimators that can be asked."""
+        told = json.loads(super().accept(name, value))
+        if not isinstance(told, list) or not told:
+            raise ValueError(f"{name} must be a list of at least one [estimator, parameters, seed]")
+        for one in told:
+            if not isinstance(one, list) or len(one) != 3 or not isinstance(one[1], dict):
+                raise ValueError(f"{name} must hold [estimator, parameters, seed], not {one!r}")
+            WAYS.accept("estimator", one[0])
+            Whole(0).accept("seed", one[2])
+        return value
+
+
+class LeftOutSettings(Settings):
+    """Which ways (their starts apart), which folds; linear ways that are scored beside them."""
+
+    ways: str = setting('[["LocalGP", {}, 0], ["FGPR", {}, 0]]', Ways(), at_site=True)
+    starts: str = setting("[]", Text())
     folds: int = setting(5, Whole(2), at_site=True)
     fold_seed: int = setting(0, Whole(0), at_site=True)
-    seed: int = setting(0, Whole(0), at_site=True)
+    all_needed: bool = setting(True, Flag())
+    coef: Any = setting(None)
+    quadratic: Any = setting(None)
+    pooled: Any = setting(None)
+    spread: Any = setting(None)
+
+    @property
+    def linear(self) -> bool:
+        """Whether there are linear ways besides."""
+        return self.coef is not None
 
 
 # ------------------------------------------------------------------ what is fitted
@@ -109,10 +144,11 @@ class LeftOutSettings(Settings):
 
 @dataclass(frozen=True)
 class Way:
-    """An estimator that is not fitted, with its settings."""
+    """An estimator that is not fitted, with its settings and its seed."""
 
     estimator: Any
     settings: Any
+    seed: int
 
     @property
     def algorithm(self) -> Algorithm:
@@ -132,20 +168,26 @@ class Way:
 class Plan:
     """The ways that are compared, as the settings describe them."""
 
-    def __init__(self, settings: LeftOutSettings, start: str = "{}") -> None:
-        family = getattr(import_module(ESTIMATORS[settings.estimator]), settings.estimator)
-        told = {**json.loads(settings.parameters), **json.loads(start)}
-        self.estimator = family(**{name: decode(value) for name, value in told.items()})
-        both = self.estimator._ways()
-        self.ways = tuple(_way(both[name]) for name in (ALONE, JOINING))
-        self.metrics = ("log", "rmse") if kind(self.estimator) == "number" else ("log",)
+    def __init__(self, settings: LeftOutSettings, starts: str = "[]") -> None:
+        told, begin = json.loads(settings.ways), json.loads(starts)
+        begin = begin or [{} for _ in told]
+        self.ways = tuple(
+            _way(name, {**parameters, **start}, seed)
+            for (name, parameters, seed), start in zip(told, begin, strict=True)
+        )
+        kinds = {kind(way.estimator) for way in self.ways}
+        if len(kinds) > 1:
+            raise ValueError(f"ways that are compared must all be of {' or of '.join(kinds)}")
+        self.metrics = ("log", "rmse") if "number" in kinds else ("log",)
 
 
-def _way(estimator: Any) -> Way:
+def _way(name: str, parameters: Mapping[str, Any], seed: int) -> Way:
+    family = getattr(import_module(ESTIMATORS[name]), name)
+    estimator = family(**{key: decode(value) for key, value in parameters.items()})
     settings = estimator._settings_for(estimator._chosen_settings(), None)
     if getattr(settings, "fraction", 1.0) != 1.0:
-        raise ValueError("at real sites benefit asks all sites in every round: fraction=1")
-    return Way(estimator, settings)
+        raise ValueError("left-out rows are asked of all sites in every round: fraction=1")
+    return Way(estimator, settings, seed)
 
 
 # ------------------------------------------------------------------ what leaves a client
@@ -204,19 +246,36 @@ class Folds:
         counts = np.bincount(places[self.fold >= 0], minlength=m * n_folds)
         return np.asarray(counts.reshape(m, n_folds).min(axis=1))
 
+    @cached_property
+    def for_lines(self) -> Any:
+        """The settings by which linear ways were fitted to the same folds."""
+        chosen = {"folds": self.settings.folds, "fold_seed": self.settings.fold_seed}
+        return held_out.HeldOutSettings.from_mapping(chosen)
+
+    @cached_property
+    def sums(self) -> Floats:
+        """Sums of products of every client's folds, (m, F, q)."""
+        return np.asarray(held_out.prepare(self.clients, self.for_lines)["sums"])
+
     def without(self, k: int) -> Federation:
         """The rows that a fit without the k-th fold sees."""
         return rows_where(self.clients, self.fold != k)
 
     def prepared(self, way: int, k: int) -> tuple[Federation, Any]:
         """These rows and the algorithm's own cache of them."""
-        if not (0 <= way < len(self.plan.ways) and 0 <= k < self.settings.folds):
+        self.check(way)
+        if not 0 <= k < self.settings.folds:
             raise ValueError(f"there is no way {way} without a fold {k}")
         if (way, k) not in self._prepared:
             rows, chosen = self.without(k), self.plan.ways[way]
             cache = chosen.algorithm.prepare(rows, chosen.settings.for_sites())
             self._prepared[way, k] = rows, cache
         return self._prepared[way, k]
+
+    def check(self, way: int) -> None:
+        """Complain about a way that the settings do not name."""
+        if not 0 <= way < len(self.plan.ways):
+            raise ValueError(f"there is no way {way}")
 
 
 def fit_without(
@@ -230,7 +289,7 @@ def fit_without(
         raise ValueError(f"way {way} is not fitted by {inner}")
     own = _recalled(memory, way, k)
     told = {name: array for name, array in common.items() if name not in MARKS}
-    ring = KeyRing(clients.names, settings.seed).at(number)
+    ring = KeyRing(clients.names, chosen.seed).at(number)
     reply, new = chosen.algorithm.step(step).function(
         rows, own_cache, chosen.settings.for_sites(), told, personal, own, ring, **wanted
     )
@@ -267,37 +326,52 @@ def _kept(memory, way, k, new):
     return {**others, **{begins + name: array for name, array in new.items()}}
 
 
-def scores(clients, cache, settings, common, personal, memory, keys):
-    """Scores of left-out rows by every way, summed by fold; what fits remembered is let go."""
-    m, n_ways, n_scores = len(clients), len(cache.plan.ways), len(cache.plan.metrics)
+def scores(clients, cache, settings, common, personal, memory, keys, linear=False):
+    """Scores of left-out rows by every way, summed by fold; what fits remembered is let go.
+
+    The linear ways, if there are such, come first.
+    """
+    ways, n_scores = [int(way) for way in common["ways"]], len(cache.plan.metrics)
+    for way in ways:
+        cache.check(way)
+    n_lines = personal["coef"].shape[2] + 2 if linear else 0
+    m, n_ways = len(clients), n_lines + len(ways)
     totals = np.zeros((m, settings.folds, n_scores, n_ways))
     products = np.zeros((m, settings.folds, n_scores, n_ways, n_ways))
     rows = np.zeros((m, settings.folds))
     for k in range(settings.folds):
         test, train = rows_where(clients, cache.fold == k), cache.without(k)
-        for i in np.flatnonzero(test.sizes):
-            told = [_told(common, personal, i, way, k) for way in range(n_ways)]
+        each = np.zeros((n_scores, n_ways, len(test.X)))
+        if linear:
+            given = cache.sums, k, cache.for_lines, common, personal
+            each[:, :n_lines] = held_out.scores_of_rows(test, *given)
+        # Folds of fewer rows never leave.
+        for i in np.flatnonzero((test.sizes > 0) & (cache.fewest >= LEAST_FOLD_ROWS)):
+            told = [_told(common, personal, i, place, k) for place in range(len(ways))]
             # Who was not heard at the end of a fit has nothing to predict with.
             if not all(np.isfinite(one["site_loglik"]).all() for one in told):
                 continue
-            site, kept = (_as_seen(part.take([i]), n_scores) for part in (test, train))
-            memories = [_of_client(_recalled(memory, way, k), i) for way in range(n_ways)]
-            each = _scores_of_rows(cache.plan, told, memories, site, kept)
-            rows[i, k] = len(site.X)
-            totals[i, k] = each.sum(axis=2)
-            products[i, k] = np.einsum("san,sbn->sab", each, each)
+            own = each[:, :, test.offsets[i] : test.offsets[i + 1]]
+            if ways:
+                site, kept = (_as_seen(part.take([i]), n_scores) for part in (test, train))
+                chosen = [cache.plan.ways[way] for way in ways]
+                memories = [_of_client(_recalled(memory, way, k), i) for way in ways]
+                fits = list(zip(chosen, told, memories))
+                own[:, n_lines:] = _scores_of_rows(fits, cache.plan.metrics, site, kept)
+            rows[i, k] = own.shape[2]
+            totals[i, k] = own.sum(axis=2)
+            products[i, k] = np.einsum("san,sbn->sab", own, own)
     reply = {"totals": totals, "products": products, "rows": rows}
     return TracedReply(reply, lambda: dict.fromkeys(reply, cache.parts), cache.fewest), {}
 
 
-def _scores_of_rows(plan, told, memories, site, kept):
+def _scores_of_rows(fits, metrics, site, kept):
     """Every score of every row of one site by every way, (S, W, n)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        parts = zip(plan.ways, told, memories)
-        models = [way.fitted(arrays, kept, memory) for way, arrays, memory in parts]
-        found = [plan.estimator._row_scores(model, site, kept) for model in models]
-    return np.array([[each[metric] for each in found] for metric in plan.metrics])
+        models = [way.fitted(arrays, kept, memory) for way, arrays, memory in fits]
+        found = [model._row_scores(model, site, kept) for model in models]
+    return np.array([[each[metric] for each in found] for metric in metrics])
 
 
 def _as_seen(clients, n_scores):
@@ -309,9 +383,9 @@ def _of_client(memory, i):
     return None if memory is None else {name: array[i : i + 1] for name, array in memory.items()}
 
 
-def _told(common, personal, i, way, k):
+def _told(common, personal, i, place, k):
     """What the server says of a fit to one client: what is shared, and its own part."""
-    return {**_read(common["shared"][way, k]), **_read(personal["own"][i, way, k])}
+    return {**_read(common["shared"][place, k]), **_read(personal["own"][i, place, k])}
 
 
 # ------------------------------------------------------------------ files in arrays
@@ -320,11 +394,11 @@ def _told(common, personal, i, way, k):
 def _written(files: Any) -> Array:
     """Arrays of each of several files (of any shape) as bytes, (..., B)."""
     content = [sealed(arrays) for arrays in files.ravel()]
-    made = np.zeros((len(content), _LENGTH + max(map(len, content))), dtype=np.uint8)
+    made = np.zeros((len(content), _LENGTH + max(map(len, content), default=0)), dtype=np.uint8)
     for row, one in zip(made, content):
         whole = len(one).to_bytes(_LENGTH, "little") + one
         row[: len(whole)] = np.frombuffer(whole, dtype=np.uint8)
-    return made.reshape(*files.shape, -1)
+    return made.reshape(*files.shape, made.shape[1])
 
 
 def _read(row: Array) -> dict[str, Array]:
@@ -338,43 +412,98 @@ def _read(row: Array) -> dict[str, Array]:
 
 def program(roster: Roster, settings: LeftOutSettings) -> Program:
     """Fit every way without each of the folds, then ask for the scores of all folds at once."""
-    m, plan = len(roster), Plan(settings, settings.start)
-    fits = np.empty((len(plan.ways), settings.folds), dtype=object)
-    for way, k in np.ndindex(fits.shape):
-        fits[way, k] = yield from _fit(plan.ways[way], way, k, Roster(roster.names, settings.seed))
-    shared, own = np.empty_like(fits), np.empty((m, *fits.shape), dtype=object)
-    for place, result in np.ndenumerate(fits):
+    plan, m = Plan(settings, settings.starts), len(roster)
+    found: dict[int, list[Result]] = {}
+    spans, n_rounds = np.zeros((len(plan.ways), 2), dtype=int), 0
+    for number in range(len(plan.ways)):
+        made, n_asked = yield from _fits(plan, number, roster, settings)
+        spans[number] = n_rounds, n_rounds + n_asked
+        n_rounds += n_asked
+        if made is not None:
+            found[number] = made
+    ways = _heard_widely(found) if not settings.all_needed else list(found)
+    if not ways and not settings.linear:
+        nothing = np.zeros((m, settings.folds))
+        return HeldOutResult(heard=np.arange(0), ways=np.array(ways), spans=spans, rows=nothing)
+    replies = yield _about_scores([found[way] for way in ways], ways, m, settings)
+    told = {n: over_roster(replies[n], replies.clients, m, 0.0) for n in replies}
+    total, scored = told["rows"].sum(), np.array(ways, dtype=int)
+    return HeldOutResult(heard=replies.clients, total=total, ways=scored, spans=spans, **told)
+
+
+def _about_scores(
+    fits: Sequence[Sequence[Result]], ways: Sequence[int], m: int, settings: LeftOutSettings
+) -> Ask:
+    """The question how well left-out rows are foretold; every site gets its own part of fits."""
+    shared = np.empty((len(fits), settings.folds), dtype=object)
+    own = np.empty((m, *shared.shape), dtype=object)
+    for place in np.ndindex(shared.shape):
+        result = fits[place[0]][place[1]]
         shared[place] = {name: result[name] for name in result.for_all if name in result}
         for i in range(m):
             seen = result.seen_by(i)
             own[(i, *place)] = {name: seen[name] for name in seen if name not in shared[place]}
-    ask = Ask("scores", {"shared": _written(shared)}, {"own": _written(own)}, note="scores")
-    replies = yield ask
-    told = {n: over_roster(replies[n], replies.clients, m, 0.0) for n in replies}
-    return HeldOutResult(heard=replies.clients, total=told["rows"].sum(), **told)
+    common = {"ways": np.array(ways, dtype=float), "shared": _written(shared)}
+    personal = {"own": _written(own)}
+    if not settings.linear:
+        return Ask("scores", common, personal, note="scores")
+    common |= {name: np.asarray(getattr(settings, name)) for name in held_out.OF_ALL}
+    personal |= {name: np.asarray(getattr(settings, name)) for name in held_out.MODELS}
+    return Ask("scores_beside_lines", common, personal, note="scores")
 
 
-def _fit(way: Way, number: int, k: int, roster: Roster) -> Generator[Ask, Replies, Result]:
+def _heard_widely(found: Mapping[int, Sequence[Result]]) -> list[int]:
+    """The ways in whose fits not many fewer sites were heard than in another's."""
+    heard = {
+        way: int(np.all([np.isfinite(one["site_loglik"]) for one in fits], axis=0).sum())
+        for way, fits in found.items()
+    }
+    return [way for way in found if heard[way] >= HEARD * max(heard.values())]
+
+
+def _fits(
+    plan: Plan, number: int, roster: Roster, settings: LeftOutSettings
+) -> Generator[Ask, Replies, tuple[list[Result] | None, int]]:
+    """The fits of a way without each fold, None if sites keep them back; how many questions."""
+    way, made, n_asked = plan.ways[number], [], 0
+    own = Roster(roster.names, way.seed)
+    for k in range(settings.folds):
+        result, asked = yield from _fit(way, number, k, own, settings.all_needed)
+        n_asked += asked
+        if result is None:
+            return None, n_asked
+        made.append(result)
+    return made, n_asked
+
+
+def _fit(
+    way: Way, number: int, k: int, roster: Roster, needed: bool
+) -> Generator[Ask, Replies, tuple[Result | None, int]]:
     """The algorithm's own program, with every question marked."""
     inner, name = way.algorithm.program(roster, way.settings), way.algorithm.name
+    asked = 0
     try:
-        ask, asked = next(inner), 0
+        ask = next(inner)
         while True:
             asked += 1
             marks = dict(zip(MARKS, map(np.array, (number, k, asked))))
-            note = f"fold {k + 1}, {(ALONE, JOINING)[number]}: {ask.note}"
+            note = f"fold {k + 1}, {type(way.estimator).__name__}: {ask.note}"
             step, common = f"{name}.{ask.step}", {**ask.common, **marks}
-            ask = inner.send((yield replace(ask, step=step, common=common, note=note)))
+            put = replace(ask, step=step, common=common, note=note)
+            replies = yield replace(put, needed=ask.needed and needed)
+            if ask.needed and not len(replies.clients):
+                return None, asked
+            ask = inner.send(replies)
     except StopIteration as end:
-        result: Result = end.value
-        return result
+        return end.value, asked
     finally:
         inner.close()
 
 
 def joined_by(settings: LeftOutSettings) -> tuple[str, ...]:
-    """The method whose rounds sites are asked: who has not allowed it has not allowed this."""
-    return (Plan(settings).ways[1].algorithm.name,)
+    """The methods whose rounds sites are asked: who has not allowed them has not allowed this."""
+    names = dict.fromkeys(way.algorithm.name for way in Plan(settings).ways)
+    return tuple(name for name in names if name != STAYS)
 
 
 def _steps() -> dict[str, Step]:
@@ -394,15 +523,23 @@ def _steps() -> dict[str, Step]:
 
 
 _BYTES = "as the bytes of a file"
+_SCORES = _declared({"totals": TOTALS, "products": PRODUCTS, "rows": ROWS})
+_SHARED = {
+    "ways": Field(("V",), "the ways that are scored"),
+    "shared": Field(("V", "F", "b"), f"what each fit shares, {_BYTES}"),
+}
+_OWN = {"own": Field(("V", "F", "c"), f"the site's own part of it, {_BYTES}")}
+
 LEFT_OUT = Algorithm(
     name="left_out",
     steps={
         **_steps(),
-        "scores": Step(
-            scores,
-            _declared({"totals": TOTALS, "products": PRODUCTS, "rows": ROWS}),
-            common={"shared": Field(("W", "F", "b"), f"what each fit shares, {_BYTES}")},
-            personal={"own": Field(("W", "F", "c"), f"the site's own part of it, {_BYTES}")},
+        "scores": Step(scores, _SCORES, _SHARED, _OWN, cuts=True),
+        "scores_beside_lines": Step(
+            partial(scores, linear=True),
+            _SCORES,
+            {**_SHARED, **held_out.OF_ALL},
+            {**_OWN, **held_out.MODELS},
             cuts=True,
         ),
     },
@@ -423,22 +560,36 @@ def is_served(estimator: Any) -> bool:
 
 
 def settings_for(estimator: Any, folds: int, fold_seed: int) -> LeftOutSettings:
-    """The settings that describe an estimator."""
-    told = {
-        name: encode(value, name)
-        for name, value in estimator.get_params(deep=False).items()
-        if name not in _NOT_SENT
-    }
-    start = {_START: told.pop(_START)} if _START in told else {}
-    seed = int(check_random_state(estimator.random_state).randint(2**31 - 1))
+    """The settings that describe an estimator: sites alone, and joined by it."""
+    both = estimator._ways()
+    return settings_of([both[ALONE], both[JOINING]], [_seed(estimator)] * 2, folds, fold_seed)
+
+
+def settings_of(
+    ways: Sequence[Any], seeds: Sequence[int], folds: int, fold_seed: int, **others: Any
+) -> LeftOutSettings:
+    """The settings that describe several estimators."""
+    told, starts = [], []
+    for way, seed in zip(ways, seeds, strict=True):
+        parameters = {
+            name: encode(value, name)
+            for name, value in way.get_params(deep=False).items()
+            if name not in _NOT_SENT
+        }
+        starts.append({_START: parameters.pop(_START)} if _START in parameters else {})
+        told.append([type(way).__name__, parameters, seed])
     return LeftOutSettings(
-        estimator=type(estimator).__name__,
-        parameters=json.dumps(told, allow_nan=False, sort_keys=True),
-        start=json.dumps(start, allow_nan=False),
+        ways=json.dumps(told, allow_nan=False, sort_keys=True),
+        starts=json.dumps(starts, allow_nan=False),
         folds=folds,
         fold_seed=fold_seed,
-        seed=seed,
+        **others,
     )
+
+
+def _seed(estimator: Any) -> int:
+    """The seed with which the estimator's own fit would run."""
+    return int(check_random_state(estimator.random_state).randint(2**31 - 1))
 
 
 def scores_left_out(estimator: Any, folds: int, fold_seed: int) -> HeldOut:
@@ -446,14 +597,63 @@ def scores_left_out(estimator: Any, folds: int, fold_seed: int) -> HeldOut:
     if estimator._weighted(None):
         raise ValueError("left-out rows are scored without weights of rows")
     settings = settings_for(estimator, folds, fold_seed)
-    metrics = Plan(settings, settings.start).metrics
+    return _summed(_asked(estimator.engine, settings), settings, (ALONE, JOINING))
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What left-out rows say of several ways, and why some could not be fitted, by name."""
+
+    held: HeldOut
+    kept_back: Mapping[str, str]
+    run: Run
+
+
+def compare_left_out(
+    engine: Any,
+    ways: Mapping[str, Any],
+    folds: int,
+    fold_seed: int,
+    lines: tuple[Sequence[str], Mapping[str, Floats]] = ((), {}),
+) -> Compared:
+    """What left-out rows say of several ways at once, by name, asked of the sites of an engine.
+
+    `lines` are names of linear ways and what `held_out` tells sites of them: they are scored too.
+    """
+    seeds = [_seed(way) for way in ways.values()]
+    names, models = lines
+    settings = settings_of(list(ways.values()), seeds, folds, fold_seed, all_needed=False, **models)
+    run = _asked(engine, settings)
+    fitted = [list(ways)[k] for k in run.result.ways]
+    why = {
+        name: _why(run, *run.result.spans[k]) for k, name in enumerate(ways) if name not in fitted
+    }
+    if not fitted and not names:
+        told = "; ".join(f"{name!r}: {reason}" for name, reason in why.items())
+        raise ValueError(f"sites keep back what every way asks for ({told})")
+    return Compared(_summed(run, settings, (*names, *fitted)), why, run)
+
+
+def _asked(engine: Any, settings: LeftOutSettings) -> Run:
+    """The run; rows that are too few for the folds are told with their remedy."""
     try:
-        run = estimator.engine.run(LEFT_OUT, settings, None, settings.seed)
+        run: Run = engine.run(LEFT_OUT, settings, None, Plan(settings).ways[0].seed)
     except QuorumLost as lost:
         if {refusal.reason for refusal in lost.refusals} == {Reason.FEW_ROWS}:
             raise ValueError(TOO_FEW) from lost
         raise
-    rows = run.result.rows
-    if not rows.any():
+    few = {refusal.reason for refusal in run.refusals} == {Reason.FEW_ROWS}
+    if not run.result.rows.any() and (few or len(run.result.ways)):
         raise ValueError(TOO_FEW)
-    return summed(run.result, (ALONE, JOINING), run.roster.names, rows.sum(axis=1), metrics)
+    return run
+
+
+def _summed(run: Run, settings: LeftOutSettings, ways: tuple[str, ...]) -> HeldOut:
+    rows, metrics = run.result.rows, Plan(settings).metrics
+    return summed(run.result, ways, run.roster.names, rows.sum(axis=1), metrics)
+
+
+def _why(run: Run, begin: int, end: int) -> str:
+    """What kept a way from being fitted, in the rounds after `begin` up to `end`."""
+    reasons = {str(r.fault.reason): None for r in run.refusals if begin < r.round <= end}
+    return "; ".join(reasons) or "too few sites took part"

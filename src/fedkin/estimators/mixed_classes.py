@@ -32,7 +32,7 @@ def settings_of(settings: MixedModelSettings) -> SoftmaxMixedSettings:
     )
 
 
-def encoded(X: Any, y: Any) -> tuple[Any, Any, Array]:
+def encoded(X: Any, y: Any, groups: Any = None) -> tuple[Any, Any, Array]:
     """Data with labels as numbers 0, 1, ..., and the labels there are, in order."""
     if isinstance(X, Federation) and y is None:
         if X.y is None:
@@ -42,11 +42,23 @@ def encoded(X: Any, y: Any) -> tuple[Any, Any, Array]:
     if y is None:
         return X, None, np.zeros(0)
     labels = column_or_1d(y)
-    missing = [value for value in labels.tolist() if value is None or value != value]
+    missing = [k for k, value in enumerate(labels.tolist()) if value is None or value != value]
     if missing:
-        raise ValueError(f"the target has {len(missing)} missing labels; drop these rows (NaN)")
+        where = _sites_of(missing, groups, len(labels))
+        raise ValueError(
+            f"the target has {len(missing)} missing labels{where}; drop these rows (NaN)"
+        )
     classes, codes = np.unique(labels, return_inverse=True)
     return X, codes.astype(np.float64), _at_least_two(classes)
+
+
+def _sites_of(rows: list[int], groups: Any, n_rows: int) -> str:
+    """The sites of some rows for a sentence, where they can be told."""
+    names = np.asarray([] if groups is None else groups).ravel()
+    if len(names) != n_rows:
+        return ""
+    found = list(dict.fromkeys(str(names[k]) for k in rows))
+    return f" at {'site' if len(found) == 1 else 'sites'} {listed(found, 3)}"
 
 
 def _at_least_two(classes: Array) -> Array:

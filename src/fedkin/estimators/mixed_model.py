@@ -199,7 +199,7 @@ class MixedModel(ReadMixedModel):
     def _federation(self, X, y, groups):
         self._design = None
         if self.family == CLASSES:
-            X, y, classes = encoded(X, y)
+            X, y, classes = encoded(X, y, groups)
             if len(classes):
                 self.classes_ = classes
         if self.formula is None:

@@ -59,6 +59,15 @@ class FittedMixture(DensityMixin, FederatedEstimator):
         return (mean, *std, *ends)
 
     @property
+    def _stays_at_sites(self) -> bool:
+        """Whether sites kept to themselves what their rows are foretold with."""
+        result = getattr(self, "_result", None)
+        if result is None:
+            return False
+        needs_none = self._used.covariance_type == "identity" and not self._uses_target()
+        return result.centers is None or (result.scale is None and not needs_none)
+
+    @property
     def _tells_spread(self) -> bool:
         """Whether `predict` has standard deviations to tell."""
         return self._uses_target() and self._result.scale is not None

@@ -23,6 +23,7 @@ from fedkin.models.mixture_steps import (
     scored,
 )
 from fedkin.models.site_evidence import SiteEvidence, inverse, ranks, scores_at_centres
+from fedkin.shrinkage import borrowed
 from fedkin.shrinkage.spread import belonging
 
 # Residual squares below this share of the squares of the target are rounding.
@@ -273,7 +274,7 @@ def _say_in_groups(model: Any, estimates: Floats, information: Floats) -> Floats
 def _between(result: Any, model: Any) -> Floats | None:
     """Covariances (R, p, p) of components between sites, where the fit weighs sites by them."""
     if getattr(result, "shaped", False):
-        return np.asarray(result.between)
+        return borrowed.between_sites(result.common)
     variance = result.between_variance
     if variance is None or not np.isfinite(variance).all():
         return None

@@ -80,20 +80,27 @@ def scores_at_sites(estimator: Any, way: Any, folds: int, seed: int) -> HeldOut:
 
 def scores_of_ways(engine: Any, ways: Mapping[str, Any], known: FoldSums) -> HeldOut:
     """Scores of staying alone, of several ways of joining, by name, and of one model for all."""
-    n_folds = known.sums.shape[1]
-    models = [
-        [_as_forms(fitted_to_sums(way, known, known.without(k)), known) for way in ways.values()]
-        for k in range(n_folds)
-    ]
-    whole, intercept = known.whole.sum(axis=0), known.settings.fit_intercept
-    asked = known.settings.replace(
-        coef=np.stack([np.stack([c for c, _ in fold], axis=1) for fold in models], axis=1),
-        quadratic=np.stack([np.stack([f for _, f in fold], axis=1) for fold in models], axis=1),
-        pooled=np.stack([whole - known.sums[:, k].sum(axis=0) for k in range(n_folds)]),
-        spread=np.array([spread_within(known.without(k), intercept) for k in range(n_folds)]),
-    )
+    asked = known.settings.replace(**models_by_fold(ways, known))
     found = engine.run(HELD_OUT, asked, None, known.seed).result
     return summed(found, (ALONE, *ways, ONE), known.names, known.sizes)
+
+
+def models_by_fold(ways: Mapping[str, Any], known: FoldSums) -> dict[str, Floats]:
+    """What sites are told of these ways, and of one model for all, fitted without each fold."""
+    m, n_folds, n_terms = *known.sums.shape[:2], n_coefficients(known.sums.shape[2])
+    coef = np.zeros((m, n_folds, len(ways), n_terms))
+    quadratic = np.zeros((*coef.shape, n_terms))
+    for k in range(n_folds):
+        for j, way in enumerate(ways.values()):
+            fitted = fitted_to_sums(way, known, known.without(k))
+            coef[:, k, j], quadratic[:, k, j] = _as_forms(fitted, known)
+    whole, intercept = known.whole.sum(axis=0), known.settings.fit_intercept
+    return {
+        "coef": coef,
+        "quadratic": quadratic,
+        "pooled": np.stack([whole - known.sums[:, k].sum(axis=0) for k in range(n_folds)]),
+        "spread": np.array([spread_within(known.without(k), intercept) for k in range(n_folds)]),
+    }
 
 
 def sums_at_sites(estimator: Any) -> tuple[tuple[str, ...], Floats]:

@@ -24,6 +24,9 @@ WORDS = {"log": "log score", RMSE: "RMSE", "error": "error"}
 # The margin is at least so many half widths of a typical site's interval: a difference of twice
 # that is seen nearly always, and none at all is called none nearly always.
 HALF_WIDTHS = 2.0
+# A margin over so many times what matters to a person calls nothing "no difference": rows of sites
+# whose intervals are that wide cannot tell.
+MOST_MARGINS = 5.0
 # A few sites make the mean gain if it is more than so many times that of the median site.
 OF_A_FEW = 2.0
 # Changes of the median site's RMSE below this many per cent are none.
@@ -46,7 +49,7 @@ class Benefit:
         What is compared: log score of a row, root mean squared error, or share of wrong classes.
     margin : float
         Differences up to this count as none: nats, a share of the site's RMSE alone, or a share of
-        rows.
+        rows. Over five times what matters to a person nothing is called none.
     level : float
         Of intervals: of what joining changes at a site like this one, borrowing from the others;
         and, wider, of what it changed for the two models fitted (`own_low`, `own_high`).
@@ -193,11 +196,18 @@ class Benefit:
 
     def _margin_in_words(self) -> str:
         unit = {"log": "a row", RMSE: "of a site's RMSE", "error": "of the rows"}[self.metric]
-        share = self.metric != "log"
-        amount = f"{read_out((100 if share else 1) * self.margin, 2)}{' %' if share else ''}"
+
+        def told(margin: float) -> str:
+            if self.metric == "log":
+                return f"{read_out(margin, 2)} {unit}"
+            return f"{read_out(100 * margin, 2)} % {unit}"
+
+        margin, reach = told(self.margin), told(self.margin / HALF_WIDTHS)
         if self.margin <= self.floor:
-            return f"Differences up to {amount} {unit} count as none."
-        return f"Where rows cannot tell a gain from zero, up to {amount} {unit} counts as none."
+            return f"Differences up to {margin} count as none."
+        if self.margin <= MOST_MARGINS * self.floor:
+            return f"Where rows cannot tell a gain from zero, up to {margin} counts as none."
+        return f"A typical site's rows cannot tell less than {reach}, so nothing is called none."
 
     def table(self) -> Table:
         """Every site, the largest gain first."""
@@ -296,7 +306,8 @@ def benefit(
         Whether whole sites are left out, too.
     margin : float or None
         Differences up to this count as none; None is 0.05 nats a row, 5 % of a site's RMSE, or 2 %
-        of the rows, and more where the rows cannot tell so little.
+        of the rows, and more where the rows cannot tell so little; where they tell only five times
+        as much, a verdict is "cannot tell" instead of "no difference".
     level : float
         Of the intervals.
     random_state : int
@@ -363,7 +374,7 @@ def _word(gain: float, low: float, high: float, margin: float, floor: float) -> 
         return HELPS
     if high < 0 and gain < -floor:
         return HURTS
-    return NONE if -margin <= low and high <= margin else OPEN
+    return NONE if margin <= MOST_MARGINS * floor and max(-low, high) <= margin else OPEN
 
 
 def _federation(estimator: Any, X: Any, y: Any, groups: Any) -> Federation:

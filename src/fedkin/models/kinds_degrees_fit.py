@@ -36,7 +36,12 @@ from fedkin.models.random_covariance import Covariance, Shape, carried_covarianc
 from fedkin.models.site_noise import NoiseData
 from fedkin.models.site_noise_fit import noise_data
 from fedkin.models.small_matrices import backward, forward
-from fedkin.models.smooth_search import minimise
+from fedkin.models.smooth_search import (
+    MOST_BY_DIFFERENCES,
+    minimise,
+    positive_inverse,
+    second_derivatives,
+)
 from fedkin.ties import RELATIVE, first_best
 
 # Steps of EM by which beginnings are compared.
@@ -187,20 +192,26 @@ def fit(
     if outside is not None:
         # Densities are those of the target as worked with.
         outside = outside + clients.prepared.n_rows * np.log(clients.prepared.scale)
-    m = clients.data.squares.shape[2]
-    part = np.arange(m)
-    if m > MOST_AT_FIRST:
-        part = np.sort(np.random.default_rng(m).choice(m, MOST_AT_FIRST, replace=False))
+    part = _some_of(clients)
     few = clients.some(part)
     few_outside = None if outside is None else outside[part]
     inside = [clients.inside(coef) for coef in given]
     start = _best_start(few, way, n_kinds, inside, few_outside, cluster)
     first = Objective(likelihood_of(few, way), n_kinds, few_outside)
     point = first.point(start.coef, _numbers(start, few, way), start.weights)
-    if m > MOST_AT_FIRST:
-        point = minimise(first, point, COMPARED, first.inverse(point)).point
     whole = Objective(likelihood_of(clients, way), n_kinds, outside)
-    return _searched(clients, way, whole, point, COMPARED)
+    if len(part) == len(clients.ratio):
+        return _searched(clients, way, whole, point, COMPARED)
+    point = minimise(first, point, COMPARED, first.inverse(point)).point
+    return _searched(clients, way, whole, point, COMPARED, first)
+
+
+def _some_of(clients: Clients) -> Indices:
+    """The clients that are looked at first."""
+    m = len(clients.ratio)
+    if m <= MOST_AT_FIRST:
+        return np.arange(m)
+    return np.sort(np.random.default_rng(m).choice(m, MOST_AT_FIRST, replace=False))
 
 
 def refined(clients: Clients, fit: KindsFit, outside: Floats | None = None) -> KindsFit:
@@ -209,12 +220,29 @@ def refined(clients: Clients, fit: KindsFit, outside: Floats | None = None) -> K
         outside = outside + clients.prepared.n_rows * np.log(clients.prepared.scale)
     whole = Objective(likelihood_of(clients, fit.way), len(fit.coef), outside)
     point = whole.point(clients.inside(fit.coef), fit.numbers, fit.weights)
-    again = _searched(clients, fit.way, whole, point, KEPT)
+    part = _some_of(clients)
+    if len(part) == len(clients.ratio):
+        again = _searched(clients, fit.way, whole, point, KEPT)
+    else:
+        few = likelihood_of(clients.some(part), fit.way)
+        first = Objective(few, len(fit.coef), None if outside is None else outside[part])
+        again = _searched(clients, fit.way, whole, point, KEPT, first)
     return replace(again, history=np.concatenate([fit.history, again.history]))
 
 
-def _searched(clients: Clients, way: Way, whole: Objective, start: Floats, tol: float) -> KindsFit:
-    """The fit at the end of a search, in the units of columns and target."""
+def _searched(
+    clients: Clients,
+    way: Way,
+    whole: Objective,
+    start: Floats,
+    tol: float,
+    first: Objective | None = None,
+) -> KindsFit:
+    """The fit at the end of a search, in the units of columns and target.
+
+    `first` is of some of many clients, whose curvature is about that of all; `tol` is the slope
+    for so many of them.
+    """
     prepared, likelihood = clients.prepared, whole.likelihood
     values: list[float] = []
 
@@ -223,7 +251,12 @@ def _searched(clients: Clients, way: Way, whole: Objective, start: Floats, tol: 
         values.append(value)
         return value, slope
 
-    found = minimise(objective, start, tol, whole.inverse(start))
+    inverse = whole.inverse(start)
+    if first is not None and len(start) <= MOST_BY_DIFFERENCES:
+        times = len(clients.ratio) / first.likelihood.data.squares.shape[2]
+        inverse = positive_inverse(second_derivatives(first, start)) / times
+        tol *= times
+    found = minimise(objective, start, tol, inverse)
     coef, numbers, log_weights = whole.parts(found.point)
     volume = prepared.total_rows * float(np.log(prepared.scale))
     own = prepared.scale * prepared.spread @ likelihood.spread(numbers)

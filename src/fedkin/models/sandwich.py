@@ -28,9 +28,12 @@ from fedkin.arrays import Bools, Floats, Indices
 
 # Clients, counted by what they contribute, from which on their differences tell the errors.
 LEAST_CLIENTS = 5.0
-# Numbers of informations that are kept, so that each client can be left out; of more clients none
-# moves the estimate much.
-MOST_KEPT = 1 << 22
+# Numbers of informations of all clients up to which each is left out by its matrix, and up to which
+# each is left out at all: of more clients none moves the estimate much.
+MOST_MATRICES, MOST_KEPT = 1 << 16, 1 << 22
+# Leaving a client out is a series in its share of the information; so many terms, and what is so
+# small beside the first is none.
+MOST_TERMS, LEAST_TERM = 10, 1e-9
 # Eigenvalues of an information scaled to unit diagonal below this say that nothing is known.
 NOTHING_KNOWN = 1e-9
 
@@ -63,11 +66,14 @@ class Errors(NamedTuple):
 
 
 def moves(terms: Terms, total: Floats) -> Floats:
-    """How far leaving each client out moves the estimate in one step, (m, P)."""
-    unit = _units(total)
-    left = (total - terms.informations) / (unit[:, None] * unit)
-    left = left + NOTHING_KNOWN * np.eye(len(unit))
-    moved = np.linalg.solve(left, (terms.scores / unit)[..., None])[..., 0]
+    """How far leaving each client out moves the estimate in one step, (m, P).
+
+    What nothing is known of (nothing on the diagonal of `total`) does not move.
+    """
+    unit, known = _units(total), np.diagonal(total) != 0
+    left = (total - terms.informations) / (unit[:, None] * unit) * (known[:, None] * known)
+    left = left + np.diag(np.where(known, NOTHING_KNOWN, 1.0))
+    moved = np.linalg.solve(left, (known * terms.scores / unit)[..., None])[..., 0]
     return np.asarray(-moved / unit)
 
 
@@ -129,6 +135,79 @@ def of_kinds(clients: Kinds, weights: Floats | None) -> Terms:
     return Terms(score, information)
 
 
+class _Terms:
+    """The same terms of many clients, without a matrix for each of them."""
+
+    def __init__(self, clients: Kinds, weights: Floats | None) -> None:
+        self.clients, self.weights = clients, weights
+        m, n_kinds, p = clients.score.shape
+        self.n_coef = n_kinds * p
+        free = np.zeros(0) if weights is None else weights[:-1]
+        self.spread = np.diag(free) - free[:, None] * free
+        self.logits = np.eye(clients.share.shape[1])[:, : len(free)] - free
+        self.share = clients.share[:, :n_kinds, None]
+        self.weighted = self.share * clients.score
+        self.scores = np.hstack([self.weighted.reshape(m, -1), clients.share @ self.logits])
+
+    def total(self) -> Floats:
+        """The sum of the informations, (P, P); without what rounding left where all cancels."""
+        clients, n_coef = self.clients, self.n_coef
+        total = self.scores.T @ self.scores
+        added = np.diagonal(total).copy()
+        m, n_kinds, p = clients.score.shape
+        for k in range(n_kinds):
+            own, weighted = slice(k * p, (k + 1) * p), self.weighted[:, k]
+            seen = np.tensordot(clients.share[:, k], clients.information[:, k], 1)
+            total[own, own] += seen - weighted.T @ clients.score[:, k]
+            added[own] += np.diagonal(seen)
+            beside = weighted.sum(axis=0)[:, None] * self.logits[k]
+            total[own, n_coef:] -= beside
+            total[n_coef:, own] -= beside.T
+        squares = (self.logits.T * clients.share.sum(axis=0)) @ self.logits
+        total[n_coef:, n_coef:] += m * self.spread - squares
+        added[n_coef:] += m * np.diagonal(self.spread)
+        known = np.abs(np.diagonal(total)) > NOTHING_KNOWN * added
+        return np.asarray(np.where(known[:, None] & known, total, 0.0))
+
+    def times(self, vectors: Floats) -> Floats:
+        """Every client's information times its vector, (m, P)."""
+        clients = self.clients
+        coef: Floats = vectors[:, : self.n_coef].reshape(clients.score.shape)
+        last, n_kinds = vectors[:, self.n_coef :], clients.score.shape[1]
+        along: Floats = last @ self.logits.T
+        along[:, :n_kinds] += np.einsum("mkp,mkp->mk", clients.score, coef)
+        found = self.scores * np.einsum("mi,mi->m", self.scores, vectors)[:, None]
+        bent = self.share * np.einsum("mkij,mkj->mki", clients.information, coef)
+        bent -= self.weighted * along[:, :n_kinds, None]
+        found[:, : self.n_coef] += bent.reshape(len(found), -1)
+        found[:, self.n_coef :] += last @ self.spread - (clients.share * along) @ self.logits
+        return np.asarray(found)
+
+    def some(self, who: Indices) -> Terms:
+        """The terms of some clients, with their matrices."""
+        return of_kinds(Kinds(*(part[who] for part in self.clients)), self.weights)
+
+    def moves(self, total: Floats) -> Floats:
+        """How far leaving each client out moves the estimate, (m, P): `moves`, as a series.
+
+        Of clients with too much of the information for that, by their matrices.
+        """
+        unit = _units(total)
+        scaled = total / (unit[:, None] * unit) + NOTHING_KNOWN * np.eye(len(unit))
+        inverse = np.linalg.inv(scaled) / (unit[:, None] * unit)
+        term = -self.scores @ inverse
+        found, first = term.copy(), np.abs(term * unit).max(axis=1)
+        for _ in range(MOST_TERMS):
+            term = self.times(term) @ inverse
+            found += term
+            settled = np.abs(term * unit).max(axis=1) <= LEAST_TERM * first
+            if settled.all():
+                return found
+        heavy = np.flatnonzero(~settled)
+        found[heavy] = moves(self.some(heavy), total)
+        return found
+
+
 def kinds_errors(blocks: Iterable[Kinds], weights: Floats | None, spent: float) -> Errors:
     """Errors of the coefficients of K kinds from clients, block by block.
 
@@ -158,21 +237,22 @@ class _KindSums:
     def __init__(self, weights: Floats | None) -> None:
         self.weights = weights
         self.n_free = 0 if weights is None else len(weights) - 1
-        self.kept: list[Terms] = []
+        self.kept: list[_Terms] = []
         self.keeps = True
         self.numbers = 0
         self.total = self.meat = self.rows = self._weight = self._square = np.zeros(())
 
     def add(self, block: Kinds) -> None:
         """Some clients more."""
-        terms, share = of_kinds(block, self.weights), block.share[:, : block.score.shape[1]]
-        self.total = self.total + terms.informations.sum(axis=0)
+        terms, share = _Terms(block, self.weights), block.share[:, : block.score.shape[1]]
+        total = terms.total()
+        self.total = self.total + total
         self.meat = self.meat + terms.scores.T @ terms.scores
         each = share * block.size[:, None]
         self._weight = self._weight + each.sum(axis=0)
         self._square = self._square + (each**2).sum(axis=0)
         self.rows = self.rows + (share * block.rows[:, None]).sum(axis=0)
-        self.numbers += terms.informations.size
+        self.numbers += len(share) * total.size
         self.keeps = self.numbers <= MOST_KEPT
         self.kept = [*self.kept, terms] if self.keeps else []
 
@@ -189,8 +269,16 @@ class _KindSums:
         count = np.maximum(self.count, 2.0)
         if not self.keeps:
             return inverse @ self.meat @ inverse, count / (count - 1.0)
-        scores, informations = (np.concatenate(part) for part in zip(*self.kept))
-        return jackknifed(Terms(scores, informations), self.total), (count - 1.0) / count
+        few = self.numbers <= MOST_MATRICES
+        moved = np.concatenate(
+            [
+                moves(block.some(np.arange(len(block.scores))), self.total)
+                if few
+                else block.moves(self.total)
+                for block in self.kept
+            ]
+        )
+        return moved.T @ moved, (count - 1.0) / count
 
 
 def _where_known(found: Floats, inverse: Floats) -> Floats:

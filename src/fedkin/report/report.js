@@ -151,7 +151,7 @@ function frame(svg, x, y, box, labels) {
   }
   if (y) for (const t of ticks(y.low, y.high, 5)) {
     svg.append(draw("line", { class: "axis", x1: box.left, x2: box.right, y1: y(t), y2: y(t) }));
-    svg.append(draw("text", { x: box.left - 6, y: y(t) + 4, "text-anchor": "end" }, said(t)));
+    svg.append(draw("text", { x: box.left - 6, y: y(t) + 4, "text-anchor": "end" }, said(t, 8)));
   }
   if (labels.x) svg.append(draw("text", { x: (box.left + box.right) / 2, y: box.bottom + 30, "text-anchor": "middle" }, labels.x));
   if (labels.y) svg.append(draw("text", { x: box.left - 46, y: box.top - 6 }, labels.y));
@@ -223,11 +223,13 @@ const drawers = {
     const whole = spec.series.every((s) => s.x.every(Number.isInteger));
     frame(svg, x, y, box, { x: spec.xlabel, y: spec.ylabel, whole });
     spec.series.forEach((series, k) => {
-      const points = series.x.map((v, i) => [x(v), y(series.y[i])]);
-      svg.append(draw("polyline", { points: points.map((p) => p.join(",")).join(" "), fill: "none", stroke: colour(k), "stroke-width": 2 }));
+      const points = series.x.map((v, i) => [x(v), y(series.y[i])]), own = colour(2 * k);
+      const named = series.label === undefined ? "" : `${series.label}, `;
+      if (named) svg.append(draw("text", { x: box.right - 4, y: box.top + 14 + 16 * k, "text-anchor": "end", style: `fill: ${own}` }, `${k ? "- -" : "—"} ${series.label}`));
+      svg.append(draw("polyline", { points: points.map((p) => p.join(",")).join(" "), fill: "none", stroke: own, "stroke-width": 2, "stroke-dasharray": k ? "6 4" : "none" }));
       if (points.length <= 60) points.forEach((p, i) => {
-        const chosen = spec.mark !== null && series.x[i] === spec.mark;
-        svg.append(draw("circle", { cx: p[0], cy: p[1], r: chosen ? 7 : 3.5, fill: chosen ? COLOURS[1] : colour(k), "data-tip": `${spec.xlabel} ${said(series.x[i])}: ${said(series.y[i], 7)}${chosen ? " (chosen)" : ""}` }));
+        const chosen = !k && spec.mark !== null && series.x[i] === spec.mark;
+        svg.append(draw("circle", { cx: p[0], cy: p[1], r: chosen ? 7 : 3.5, fill: chosen ? COLOURS[1] : own, "data-tip": `${named}${spec.xlabel} ${said(series.x[i])}: ${said(series.y[i], 9)}${chosen ? " (chosen)" : ""}` }));
       });
     });
     return svg;

@@ -21,8 +21,11 @@ found by marginal likelihood (`learn`): the amount of borrowing is estimated, no
 - The common covariance of a group is itself bent to the average of all groups, by degrees found
   likewise: six groups of 20 features have 1,260 numbers, and few rows do not tell them.
 - A site whose mean is too far for the others neither pulls nor is pulled (`belonging`).
+- Where all labels are known, the means of a site have a shift in common
+  (`fedkin.shrinkage.site_shifts`), by which all its groups are moved: mu ~ N(center + shift,
+  between). Centres are then pulled to their mean as far as they are not known.
 
-A group without rows at a site takes the common values.
+A group without rows at a site takes the common values, moved by the site's shift.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ from fedkin.models.small_matrices import (
     traces,
     tridiagonal,
 )
+from fedkin.shrinkage import site_shifts
 from fedkin.shrinkage.spread import belonging
 
 KINDS = ("full", "diag", "spherical", "tied", "identity")
@@ -75,7 +79,8 @@ class Common(NamedTuple):
 
     `centers` (R, d), `between` (R, d, d), `covariances` (R, d, d), `degrees` (R,),
     `concentration` (R,); `n_estimates`, the groups of sites that are compared; `known` (R,), as
-    from how many rows the covariances are known.
+    from how many rows the covariances are known; `shift` (d, d), the covariance of sites' shifts,
+    None where every group is moved by itself.
     """
 
     centers: Floats
@@ -85,6 +90,7 @@ class Common(NamedTuple):
     concentration: Floats
     n_estimates: Floats
     known: Floats
+    shift: Floats | None = None
 
 
 class Posterior(NamedTuple):
@@ -94,7 +100,8 @@ class Posterior(NamedTuple):
     `open` (m, R, d), what is not known of the means, variances along the columns of `back`
     (R, d, d); `belongs` (m, R) in [0, 1]; `distances` (m, R) of the means, chi-squared with d
     degrees of freedom; `rows` (m, R), degrees of freedom of the scatter about the means; `common`
-    covariances (R, d, d) and their kind.
+    covariances (R, d, d) and their kind; `moved` (m, R, d, d), what is not known of the means
+    because the site's shift is not.
     """
 
     weights: Floats
@@ -107,6 +114,7 @@ class Posterior(NamedTuple):
     rows: Floats
     common: Floats
     kind: str
+    moved: Floats | None = None
 
     @property
     def covariances(self) -> Floats:
@@ -124,7 +132,7 @@ class Posterior(NamedTuple):
     def doubt(self) -> Floats:
         """Covariances of the means' own uncertainty, (m, R, d, d)."""
         turned = np.einsum("rij,mrj,rkj->mrik", self.back, self.open, self.back, optimize=True)
-        return np.asarray(turned)
+        return np.asarray(turned if self.moved is None else turned + self.moved)
 
 
 # ------------------------------------------------------------------ a site's own values
@@ -145,14 +153,13 @@ def posterior(
     are what counts for weights, where these are not the counts (`members_of`).
     """
     axes, back, spread = _axes(common)
-    shrunk = _held_means(counts, means, common.centers, axes, back, spread, common.n_estimates)
-    about, left, belongs, distances, taken = shrunk
-    rows, total = _about_means(counts, means, scatter, about, taken, kind)
+    held = _held_means(counts, means, common, axes, back, spread)
+    rows, total = _about_means(counts, means, scatter, held.means, held.taken, kind)
     numbers = _held_covariances(total, rows, common, kind)
     members = counts if members is None else members
     weights = _held_weights(members, common.concentration, own_weights)
-    known = common.covariances, kind
-    return Posterior(weights, about, numbers, left, back, belongs, distances, rows, *known)
+    own = held.means, numbers, held.open, back, held.belongs, held.distances, rows
+    return Posterior(weights, *own, common.covariances, kind, held.moved)
 
 
 def block(kind: str, d: int) -> tuple[int, int]:
@@ -190,12 +197,15 @@ def _relative_doubt(own: Posterior) -> Floats:
     """Trace of covariance^-1 doubt, (m, R)."""
     if own.kind not in OWN_KINDS:
         # What is open is measured along axes in which the common covariance is the identity.
-        return np.asarray(own.open.sum(axis=-1))
-    if own.kind == "full":
-        return traces(own.numbers, own.back, own.open)
-    variances = _turned(np.square(own.back), own.open)
-    d = own.means.shape[-1]
-    return np.asarray((variances / (own.numbers / (d if own.kind == "spherical" else 1))).sum(-1))
+        found = own.open.sum(axis=-1)
+    elif own.kind == "full":
+        found = traces(own.numbers, own.back, own.open)
+    else:
+        variances, d = _turned(np.square(own.back), own.open), own.means.shape[-1]
+        found = (variances / (own.numbers / (d if own.kind == "spherical" else 1))).sum(axis=-1)
+    if own.moved is not None:
+        found = found + np.einsum("mrii->mr", np.linalg.solve(own.covariances, own.moved))
+    return np.asarray(found)
 
 
 def _sum_of_psi(values: Floats, order: int) -> Floats:
@@ -229,23 +239,47 @@ def _about_means(counts, means, scatter, about, taken, kind):
     return np.maximum(counts - taken, 0.0), total
 
 
-def _held_means(counts, means, centers, axes, back, spread, n_estimates):
-    """Posterior means, belonging, distances, and what means take of the rows.
+class _Held(NamedTuple):
+    """Means of sites given what is common; `taken` (m, R), what they take of the rows.
 
-    Second, what is uncertain of the means, variances along the axes.
+    The rest as in `Posterior`.
     """
-    known = counts > FEW
+
+    means: Floats
+    open: Floats
+    belongs: Floats
+    distances: Floats
+    taken: Floats
+    moved: Floats | None = None
+
+
+def _held_means(counts, means, common, axes, back, spread):
+    """Posterior means, and what is uncertain of them as variances along the axes."""
+    known, centers = counts > FEW, common.centers
     noise = 1.0 / np.where(known, counts, 1.0)[..., None]
     away = np.where(known[..., None], means - centers, 0.0)
-    white = _turned(axes, away)
-    distances = np.where(known, (white**2 / (spread + noise)).sum(axis=-1), 0.0)
-    d = centers.shape[-1]
-    belongs = np.where(known, belonging(distances, d, n_estimates), 1.0)
+    white, d = _turned(axes, away), centers.shape[-1]
+    if common.shift is None:
+        distances = np.where(known, (white**2 / (spread + noise)).sum(axis=-1), 0.0)
+    else:
+        precision = site_shifts.precisions(axes, known[..., None] / (spread + noise))
+        both = site_shifts.with_shifts(precision, common.shift)
+        distances = site_shifts.distances(both, away)
+    belongs = np.where(known, belonging(distances, d, common.n_estimates), 1.0)
     kept = np.where(known[..., None], 1.0 - belongs[..., None] * (noise / (spread + noise)), 0.0)
     held = centers + _turned(back, kept * white)
     left = np.where(known[..., None], kept * noise, spread)
     taken = np.where(known, kept.mean(axis=-1), 0.0)
-    return held, left, belongs, distances, taken
+    if common.shift is None:
+        return _Held(held, left, belongs, distances, taken)
+    # As far as means are pulled, they are pulled to where the shift has moved the centre.
+    precision *= belongs[..., None, None]
+    shifts = site_shifts.expected(precision, away, common.shift)
+    pulled = (back * (1.0 - kept)[..., None, :]) @ axes
+    held = held + (pulled @ shifts.means[:, None, :, None])[..., 0]
+    open_ = pulled @ shifts.doubt[:, None]
+    taken = taken + np.einsum("mrij,mrji->mr", open_, precision) / d
+    return _Held(held, left, belongs, distances, taken, open_ @ pulled.swapaxes(-1, -2))
 
 
 def _turned(matrices: Floats, vectors: Floats) -> Floats:
@@ -327,6 +361,11 @@ def told(own: Posterior, common: Common, kind: str) -> Floats:
 
 
 # ------------------------------------------------------------------ what is common
+
+
+def between_sites(common: Common) -> Floats:
+    """Covariances (R, d, d) of the means of groups between sites: shifts, and what is their own."""
+    return common.between if common.shift is None else common.between + common.shift
 
 
 def learn(
@@ -418,28 +457,84 @@ def learn_own(
 
 
 def _learn_means(counts: Floats, means: Floats, common: Common) -> Common:
-    """Centres and the covariance between sites, by EM with weights of belonging."""
+    """Centres, the covariance between sites and that of shifts, by EM; belonging weighs sites."""
     axes, back, spread = _axes(common)
     d, known = means.shape[-1], counts > FEW
     noise = 1.0 / np.where(known, counts, 1.0)[..., None]
-    white = _turned(axes, np.where(known[..., None], means - common.centers, 0.0))
     total = spread + noise
-    distances = (white**2 / total).sum(axis=-1)
-    belongs = np.where(known, belonging(distances, d, common.n_estimates), 0.0)
-    pull = np.minimum(1.0, (np.sqrt(d) + 1.0) / np.sqrt(np.maximum(distances, 1.0)))
-    weight = (belongs * pull)[..., None] / total
-    shift = (weight * white).sum(axis=0) / np.maximum(weight.sum(axis=0), FEW)
+    if common.shift is None:
+        white, belongs, centers = _learn_centers(means, known, total, axes, back, common)
+        squares, moments = white**2, np.zeros(())
+    else:
+        white, belongs, doubt, common = _learn_shifts(means, known, total, axes, common)
+        # What is not known of a site's shift is not known of what is its groups' own.
+        open_, share = axes @ doubt[:, None] @ axes.swapaxes(-1, -2), spread / total
+        squares, centers = white**2 + np.einsum("mrii->mri", open_), common.centers
+        turned = share[..., None] * open_ * share[..., None, :]
+        moments = np.einsum("mr,mrij->rij", belongs, turned)
     kept, left = white * spread / total, spread * noise / total
-    moments = _squares_of(belongs, kept)
+    moments = moments + _squares_of(belongs, kept)
     moments += np.einsum("mr,mri->ri", belongs, left)[..., None] * np.eye(d)
     sites, least = belongs.sum(axis=0), d + 2.0
-    level = _level((white**2).mean(axis=-1), noise[..., 0], belongs, spread.mean(axis=-1))
+    level = _level(squares.mean(axis=-1), noise[..., 0], belongs, spread.mean(axis=-1))
     matrix = least * level[:, None, None] * np.eye(d) + moments
     between = back @ (matrix / (least + sites)[:, None, None]) @ back.swapaxes(-1, -2)
     told = (belongs[..., None] * spread / total).mean(axis=-1).sum(axis=0)
     between, _ = _of_groups(between, told, "full")
-    centers = common.centers + np.einsum("rij,rj->ri", back, shift)
     return common._replace(centers=centers, between=between)
+
+
+def _learn_centers(means, known, total, axes, back, common):
+    """Means about the centres along the axes, who belongs, and the centres that follow."""
+    white = _turned(axes, np.where(known[..., None], means - common.centers, 0.0))
+    belongs, pull = _say((white**2 / total).sum(axis=-1), known, common)
+    weight = (belongs * pull)[..., None] / total
+    move = (weight * white).sum(axis=0) / np.maximum(weight.sum(axis=0), FEW)
+    return white, belongs, common.centers + np.einsum("rij,rj->ri", back, move)
+
+
+def _learn_shifts(means, known, total, axes, common):
+    """Means about centres and shifts along the axes, who belongs, and what is not known of shifts.
+
+    Last, what is common with centres and covariance of shifts as they are now.
+    """
+    shift, unit = common.shift, _unit(common)
+    away = np.where(known[..., None], means - common.centers, 0.0)
+    precision = site_shifts.precisions(axes, known[..., None] / total)
+    if not shift.any():
+        # Sites that are all far apart would else all be odd.
+        shift = site_shifts.level_of_shifts(precision, away, unit) * unit
+    distances = site_shifts.distances(site_shifts.with_shifts(precision, shift), away)
+    belongs, pull = _say(distances, known, common)
+    move, certain = site_shifts.move_of_centers(
+        precision * (belongs * pull)[..., None, None], away, shift
+    )
+    centers = site_shifts.pulled_together(common.centers + move, certain, unit)
+    away = np.where(known[..., None], means - centers, 0.0)
+    precision = precision * belongs[..., None, None]
+    found = site_shifts.expected(precision, away, shift)
+    level = site_shifts.level_of_shifts(precision, away, unit, shift)
+    follow = belongs.sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+    shift = site_shifts.spread_of_shifts(found, follow, level, unit)
+    white = _turned(axes, np.where(known[..., None], away - found.means[:, None], 0.0))
+    return white, belongs, found.doubt, common._replace(centers=centers, shift=shift)
+
+
+def _say(distances, known, common):
+    """How far means belong to their group, (m, R), and how far they pull its centre."""
+    d = common.centers.shape[-1]
+    belongs = np.where(known, belonging(distances, d, common.n_estimates), 0.0)
+    return belongs, np.minimum(1.0, (np.sqrt(d) + 1.0) / np.sqrt(np.maximum(distances, 1.0)))
+
+
+def _unit(common: Common) -> Floats:
+    """What shifts are measured by, (d, d): the harmonic mean of the groups' covariances.
+
+    A direction in which one group hardly varies tells of shifts by that group.
+    """
+    share = common.concentration / common.concentration.sum()
+    inverse = np.einsum("r,rij->ij", share, np.linalg.inv(common.covariances))
+    return np.linalg.inv((inverse + inverse.T) / 2)
 
 
 def _level(squares: Floats, noise: Floats, belongs: Floats, level: Floats) -> Floats:
@@ -459,10 +554,9 @@ def _level(squares: Floats, noise: Floats, belongs: Floats, level: Floats) -> Fl
 def _learn_covariances(counts, means, scatter, common, kind):
     """Common covariances and degrees of freedom, by marginal likelihood; odd sites have no say."""
     axes, back, spread = _axes(common)
-    shrunk = _held_means(counts, means, common.centers, axes, back, spread, common.n_estimates)
-    about, _, belongs, _, taken = shrunk
-    rows, used = _about_means(counts, means, scatter, about, taken, kind)
-    rows = np.where(belongs > 0.5, rows, 0.0)
+    held = _held_means(counts, means, common, axes, back, spread)
+    rows, used = _about_means(counts, means, scatter, held.means, held.taken, kind)
+    rows = np.where(held.belongs > 0.5, rows, 0.0)
     degrees, weight = common.degrees, np.where(rows > 0, 1.0, 0.0)
     if kind in OWN_KINDS:
         degrees = best_degrees(used, rows, common.covariances, kind, degrees)

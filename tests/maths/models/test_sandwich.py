@@ -122,6 +122,22 @@ def test_of_many_clients_errors_are_the_jackknifes_and_of_few_they_believe_the_m
     assert np.allclose(few.covariance[0], np.linalg.inv(gram))
 
 
+def test_of_equal_kinds_weights_are_not_known_and_move_nothing():
+    """All that is known of the weights cancels: what rounding leaves of it must not count."""
+    statistics, _ = regressions(m=40)
+    coef = solve(statistics.sum(axis=1))[0]
+    at = Parameters(coef[None, None].repeat(2, axis=1), np.ones(1), np.full((1, 2), 0.5))
+    (clients,) = kinds_of_regressions(statistics, at, None)
+    given = np.array([0.3, 0.7])
+    clients = clients._replace(share=clients.share * 0.0 + given)  # .3 and .7 are rounded
+    terms = of_kinds(clients, given)
+    total = sandwich._Terms(clients, given).total()
+    assert not total[-1].any() and not total[:, -1].any() and np.diagonal(total)[:6].all()
+    assert np.allclose(total, terms.informations.sum(axis=0), atol=1e-9)
+    moved = moves(terms, total)
+    assert np.isfinite(moved).all() and not moved[:, -1].any() and moved[:, :6].all()
+
+
 def test_clients_too_many_to_be_left_out_one_by_one_have_about_the_same_errors(monkeypatch):
     statistics, coef = regressions(m=150, apart=2.0)
     at = Parameters(coef[None], np.ones(1), np.full((1, 2), 0.5))
@@ -131,6 +147,31 @@ def test_clients_too_many_to_be_left_out_one_by_one_have_about_the_same_errors(m
     found, wanted = (np.sqrt(np.einsum("kdd->kd", e.covariance)) for e in (quick, exact))
     assert np.allclose(found, wanted, rtol=0.05)
     assert not np.allclose(found, wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("learnt", [False, True])
+@pytest.mark.parametrize("robust", [False, True])
+def test_clients_are_left_out_the_same_with_and_without_matrices(monkeypatch, robust, learnt):
+    statistics, coef = regressions(m=400, apart=0.7)
+    statistics[:, 3] *= 100.0  # one client with a good deal of the information
+    outside = noise_density(statistics, Noise(np.zeros(3), 4.0)) if robust else None
+    weights = np.array([0.5, 0.3, 0.2]) if robust else np.array([0.6, 0.4])
+    at = Parameters(coef[None], np.ones(1), weights[None])
+    exact = coefficient_errors(statistics, at, outside, learnt)
+    heavy, some = [], sandwich._Terms.some
+    monkeypatch.setattr(sandwich._Terms, "some", lambda *a: heavy.append(a[1]) or some(*a))
+    monkeypatch.setattr(sandwich, "MOST_MATRICES", 0)
+    series = coefficient_errors(statistics, at, outside, learnt)
+    assert len(heavy) == 1 and 3 in heavy[0] and len(heavy[0]) < 200
+    np.testing.assert_allclose(series.covariance, exact.covariance, rtol=1e-8)
+    (clients,) = kinds_of_regressions(statistics, at, outside)
+    terms = of_kinds(clients, weights if learnt else None)
+    found = sandwich._Terms(clients, weights if learnt else None)
+    np.testing.assert_allclose(found.scores, terms.scores, atol=1e-10)
+    np.testing.assert_allclose(found.total(), terms.informations.sum(axis=0), atol=1e-9)
+    vectors = np.random.default_rng(0).normal(size=terms.scores.shape)
+    by_matrices = np.einsum("mij,mj->mi", terms.informations, vectors)
+    np.testing.assert_allclose(found.times(vectors), by_matrices, atol=1e-9)
 
 
 def test_one_client_with_most_of_the_rows_does_not_count_as_many():

@@ -129,6 +129,12 @@ def one_covariance(common: borrowed.Common) -> borrowed.Common:
     )
 
 
+def with_shifts(common: borrowed.Common) -> borrowed.Common:
+    """The same where groups of a site may be moved alike; how far is not known yet."""
+    d = common.centers.shape[1]
+    return common._replace(shift=np.zeros((d, d)))
+
+
 def moments(replies: Any) -> tuple[Floats, Floats, Floats]:
     """Counts, means and scatter that sites sent."""
     return replies["counts"], replies["means"], replies["scatter"]

@@ -288,7 +288,8 @@ class JoinedResult(MixtureResult):
 class FedGremResult(JoinedResult):
     """FedGrEM's fit; where groups have covariances of their own, with what they share.
 
-    What is common: `covariances`, `between` (R, d, d), `degrees`, `concentration`, `known` (R,).
+    What is common: `covariances`, `between` (R, d, d), `degrees`, `concentration`, `known` (R,),
+    and with all labels `shift` (d, d), how groups of a site are moved alike.
     Of sites: `scale` (m, R, d, d), `counts` (m, R) of rows, `lacking` (m, R), groups without rows;
     and for new rows `predictive` (m, R, d, d) and `freedom` (m, R).
     """
@@ -306,6 +307,7 @@ class FedGremResult(JoinedResult):
     predictive: Floats | None = None
     freedom: Floats | None = None
     lacking: Bools | None = None
+    shift: Floats | None = None
 
     def with_memories(self, memories: Memory, settings: Any) -> Self:
         """With what sites kept, unless all is known at the server."""
@@ -322,7 +324,7 @@ class FedGremResult(JoinedResult):
         assert self.centers is not None and self.counts is not None
         n_estimates = np.array(float((self.counts > borrowed.FEW).sum()))
         shapes: tuple[Any, ...] = (self.between, self.covariances, self.degrees, self.concentration)
-        everything: Any = (self.centers, *shapes, n_estimates, self.known)
+        everything: Any = (self.centers, *shapes, n_estimates, self.known, self.shift)
         return borrowed.Common(*everything)
 
     @property
@@ -350,9 +352,10 @@ class FedGremResult(JoinedResult):
             remarks.append(self.words_of_kept_back(about.sites))
         n_sites = int(self.lacking.any(axis=1).sum())
         if n_sites:
+            moved = "" if self.shift is None else ", moved as the site's others are,"
             remarks.append(
                 f"At {n_sites} of {len(self.lacking)} sites groups have no rows; there they have "
-                "the common mean and covariance (lacking_)."
+                f"the common mean{moved} and covariance (lacking_)."
             )
         return remarks
 

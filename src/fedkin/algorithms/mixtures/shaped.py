@@ -12,9 +12,10 @@ what groups have in common (`fedkin.shrinkage.borrowed`) and what each site's ow
    on from which they foretell rows that are left out best (`left_out`, `departures`).
 
 With labels the groups of labelled rows are where it starts, and step 3 is left out if every group
-has labels. Where all rows have labels, left-out labels say whether covariances are the groups' own
-or one for all, as in quadratic and linear discriminant analysis. A group without rows at a site has
-the common mean and covariance there.
+has labels. Where all rows have labels, groups of a site may be moved alike
+(`fedkin.shrinkage.site_shifts`), and left-out labels say whether covariances are the groups' own or
+one for all, as in quadratic and linear discriminant analysis. A group without rows at a site has
+the common mean (then moved as the site's others are) and covariance there.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from fedkin.algorithms.mixtures.departures import (
     likeliest,
     one_covariance,
     question,
+    with_shifts,
 )
 from fedkin.algorithms.mixtures.result import FedGremResult
 from fedkin.algorithms.mixtures.shared_start import CLUSTER_PASSES, SharedStart
@@ -237,6 +239,8 @@ def program(roster: Roster, settings: Any, aligned: Floats | None = None) -> Pro
     start, m = SharedStart(settings, roster), len(roster)
     shared = yield from start.begin(aligned)
     own_weights = settings.share_weights is False
+    if start.all_named:
+        shared = [with_shifts(one) for one in shared]
     ways = [Departure(one, settings.covariance_type, own_weights, m) for one in shared]
     if aligned is not None:
         yield from depart(ways[-1])
@@ -267,7 +271,7 @@ def result_of(
     members = np.where(heard[:, None], fit.members, 0.0)
     d = common.centers.shape[1]
     known = counts > borrowed.FEW
-    spread = np.linalg.solve(common.covariances, common.between)
+    spread = np.linalg.solve(common.covariances, borrowed.between_sites(common))
     predictive, freedom = borrowed.predictive(own, common, fit.kind)
     return FedGremResult(
         components=own.means,
@@ -279,6 +283,7 @@ def result_of(
         freedom=freedom,
         covariances=common.covariances,
         between=common.between,
+        shift=common.shift,
         degrees=common.degrees,
         concentration=common.concentration,
         counts=counts,

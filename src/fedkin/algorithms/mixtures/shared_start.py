@@ -161,6 +161,8 @@ class SharedStart:
         self, n_groups: int, units: Floats, trusted: Bools
     ) -> Generator[Ask, Replies, Counted]:
         """The shared mixtures of trusted sites, and what the likeliest says of its number."""
+        # More groups are more numbers: whether a reply may be about all starts is asked anew.
+        self.turns.in_turn = self.turns.in_turn or None
         found = yield from self._search(n_groups, units, trusted=trusted)
         replies = yield self._question([found[0].common])
         return self._counted(found, replies)
@@ -335,7 +337,8 @@ def distinct(values: Floats, apart: float) -> list[int]:
 def in_order(common: borrowed.Common) -> borrowed.Common:
     """Groups in the order of their centres, not of the starts."""
     order = by_coordinates(common.centers)
-    turned = (part[order] if part.ndim else part for part in common)
+    assert common.shift is None
+    turned = (part[order] if part.ndim else part for part in common[:-1])
     return borrowed.Common(*turned)
 
 
