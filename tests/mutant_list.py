@@ -1114,7 +1114,7 @@ MUTANTS = (
     ),
     Mutant(
         "all numbers of bent covariances counted",
-        "shrinkage/borrowed.py",
+        "shrinkage/in_common.py",
         "(1.0 - share + share * told / told.sum())",
         "np.ones_like(share)",
         ("tests/maths/test_borrowed.py::test_covariances_count_as_far_as_they_are_their_own",),
@@ -1128,7 +1128,7 @@ MUTANTS = (
     ),
     Mutant(
         "degrees of freedom from the wide grid alone",
-        "shrinkage/borrowed.py",
+        "shrinkage/in_common.py",
         "WIDE_STEP, HALVES = 8, (4, 2, 1)",
         "WIDE_STEP, HALVES = 8, ()",
         ("tests/maths/test_borrowed.py::test_the_likeliest_degrees_of_the_whole_grid_are_found",),
@@ -1149,21 +1149,21 @@ MUTANTS = (
     ),
     Mutant(
         "degrees of the last round kept in any case",
-        "shrinkage/borrowed.py",
+        "shrinkage/in_common.py",
         "return at if top.all() else None",
         "return at",
         ("tests/maths/test_borrowed.py::test_the_likeliest_degrees_of_the_whole_grid_are_found",),
     ),
     Mutant(
         "classes that chance tells apart stay apart",
-        "shrinkage/borrowed.py",
+        "shrinkage/in_common.py",
         "centers = site_shifts.pulled_together(common.centers + move, certain, unit)",
         "centers = common.centers + move",
         ("tests/maths/test_site_shifts.py",),
     ),
     Mutant(
         "sites that are all far apart all odd",
-        "shrinkage/borrowed.py",
+        "shrinkage/in_common.py",
         "if not shift.any():",
         "if False:",
         ("tests/maths/test_site_shifts.py",),

@@ -16,7 +16,7 @@ from fedkin.models import left_out_rows
 from fedkin.models import shaped_mixture as shaped
 from fedkin.models.packed_matrices import packed, unpacked
 from fedkin.protocol import Replies, Roster
-from fedkin.shrinkage import borrowed
+from fedkin.shrinkage import borrowed, in_common
 
 # --- the E-step against densities of SciPy -------------------------------------------------------
 
@@ -106,7 +106,7 @@ def test_degrees_of_freedom_are_found_from_scatter(kind, d, beyond):
     z = rooted @ rng.normal(size=(n_sites, d, rows))
     scatter = packed(z @ z.swapaxes(-1, -2), kind)[:, None]
     counts = np.full((n_sites, 1), float(rows))
-    found = borrowed.best_degrees(scatter, counts, np.eye(d)[None], kind)[0]
+    found = in_common.best_degrees(scatter, counts, np.eye(d)[None], kind)[0]
     assert beyond / 1.6 < found < 1.6 * beyond
 
 
@@ -279,7 +279,7 @@ def test_covariances_count_as_far_as_they_are_their_own():
     def numbers(scales, kind):
         made = [wishart(4000, scale * np.eye(4)).rvs(random_state=rng) for scale in scales]
         scatter = packed(np.stack(made)[None], kind)
-        return borrowed.numbers_of_covariances(counts, means, scatter, means[0], kind)
+        return in_common.numbers_of_covariances(counts, means, scatter, means[0], kind)
 
     for kind, each in (("full", 10), ("diag", 4), ("spherical", 1)):
         assert each <= numbers((1.0, 1.0, 1.0), kind) < 1.3 * each
@@ -470,12 +470,12 @@ def test_the_likeliest_degrees_of_the_whole_grid_are_found(beyond):
         return (before + np.array([multigammaln(a, d) for a in after]) - after * volume).sum()
 
     told = packed(scatter, "full")
-    found = borrowed.best_degrees(told, rows, np.tile(np.eye(d), (2, 1, 1)), "full")
+    found = in_common.best_degrees(told, rows, np.tile(np.eye(d), (2, 1, 1)), "full")
     for r in range(2):
-        wanted = borrowed.DEGREES[np.argmax([loglik(v, r) for v in borrowed.DEGREES])]
+        wanted = in_common.DEGREES[np.argmax([loglik(v, r) for v in in_common.DEGREES])]
         assert found[r] == wanted
-    for before in (found, borrowed.DEGREES[[0, -1]], np.array([7.0, 8.0])):
-        again = borrowed.best_degrees(told, rows, np.tile(np.eye(d), (2, 1, 1)), "full", before)
+    for before in (found, in_common.DEGREES[[0, -1]], np.array([7.0, 8.0])):
+        again = in_common.best_degrees(told, rows, np.tile(np.eye(d), (2, 1, 1)), "full", before)
         np.testing.assert_array_equal(again, found)
 
 
@@ -582,7 +582,7 @@ def test_multivariate_gamma_is_scipys(order):
     values = np.array([[3.1, 3.5], [40.0, 5e4]])
     constant = order * (order - 1) / 4 * np.log(np.pi)
     wanted = [[multigammaln(value, order) for value in row] for row in values]
-    found = borrowed.log_multigamma(values, order) + constant
+    found = in_common.log_multigamma(values, order) + constant
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 

@@ -69,7 +69,7 @@ def test_a_site_s_means_are_those_of_the_joint_law(common, told):
 
 def test_centres_are_those_of_generalised_least_squares(common, told):
     counts, means = told
-    axes, _, spread = borrowed._axes(common)
+    axes, _, spread = borrowed.axes_of(common)
     known = counts > 0
     total = spread + 1.0 / np.where(known, counts, 1.0)[..., None]
     precision = site_shifts.precisions(axes, known[..., None] / total)

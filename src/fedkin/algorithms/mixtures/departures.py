@@ -17,7 +17,7 @@ from fedkin.algorithms.mixtures.turns import AboutSome, Turns
 from fedkin.arrays import Arrays, Bools, Floats
 from fedkin.models.packed_matrices import n_numbers
 from fedkin.protocol import Ask, LastReplies, Replies
-from fedkin.shrinkage import borrowed
+from fedkin.shrinkage import borrowed, in_common
 from fedkin.ties import tied_order
 
 # After so many rounds the half that foretells less of the mixtures that are compared is given up.
@@ -93,7 +93,7 @@ class Departure:
         heard, before = self.last.heard, self.own.means
         self.members = borrowed.members_of(counts, self.last["rows"], self.common.concentration)
         who: Any = slice(None) if heard.all() else heard
-        self.common = borrowed.learn_own(
+        self.common = in_common.learn_own(
             counts[who],
             means[who],
             scatter[who],
@@ -125,7 +125,7 @@ def one_covariance(common: borrowed.Common) -> borrowed.Common:
     average = np.einsum("r,rij->ij", share, common.covariances)
     alike = np.broadcast_to(average, common.covariances.shape)
     return common._replace(
-        covariances=alike, degrees=np.full_like(common.degrees, borrowed.DEGREES[-1])
+        covariances=alike, degrees=np.full_like(common.degrees, in_common.DEGREES[-1])
     )
 
 

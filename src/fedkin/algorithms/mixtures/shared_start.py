@@ -18,7 +18,7 @@ from fedkin.alignment import by_coordinates
 from fedkin.arrays import Bools, Floats
 from fedkin.models.packed_matrices import unpacked
 from fedkin.protocol import Ask, Replies, Roster, over_roster
-from fedkin.shrinkage import borrowed
+from fedkin.shrinkage import borrowed, in_common
 from fedkin.ties import tied_order
 
 # Passes of clustering, at a site and among the clusters of all.
@@ -181,7 +181,7 @@ class SharedStart:
             whole = (share * inside[:, None] / d)[..., None, None] * np.eye(d)
         heard = self.trusted[who]
         seen = counts[heard], means[heard], scatter[heard]
-        numbers = borrowed.numbers_of_covariances(*seen, common.centers, kind)
+        numbers = in_common.numbers_of_covariances(*seen, common.centers, kind)
         certain = complete_loglik(counts, means, whole, common)
         trusted, rows, certain = (
             over_roster(part, who, len(self.roster), missing=0.0)
@@ -224,7 +224,7 @@ class SharedStart:
         """
         n_groups, d = counts.shape[1], len(spread)
         first = self._at(np.zeros((n_groups, d)), spread)
-        common = borrowed.learn(counts, means, scatter, first, self.kind)
+        common = in_common.learn(counts, means, scatter, first, self.kind)
         n_rows = counts.sum(axis=0)
         average = np.einsum("r,rij->ij", n_rows / n_rows.sum(), common.covariances)
         share = (d + 2.0) / (d + 2.0 + n_rows.sum())
@@ -301,7 +301,7 @@ class SharedStart:
                 # A group that may be as wide as it likes can swallow others before they are found.
                 alike = number <= ROUNDS_OF_ALL and s % 2 == 0
                 told = counts, means, scatter, found[s], self.kind, alike, rows
-                found[s] = borrowed.learn(*told)
+                found[s] = in_common.learn(*told)
             if number > ROUNDS_OF_ALL + 1:
                 # Groups that are kept back now and then make the likelihood go to and fro.
                 running = running[(gain if self.turns.in_turn else np.abs(gain)) > SHARED_TOL]
