@@ -262,6 +262,15 @@ def test_few_sites_and_empty_ones_are_not_judged():
     assert "none" in str(found)
 
 
+def test_two_classes_are_sent_to_the_family_that_tells():
+    model, data, bad = spoilt_classes()
+    words = np.where(data.y == 1, "well", "ill")
+    with pytest.raises(ValueError, match="with two classes take"):
+        odd_sites(MixedModel(family="multinomial"), data.X, words, data.groups)
+    found = odd_sites(model, data.X, words, data.groups)
+    assert found.names == [name for name, odd in zip(data.names, bad) if odd]
+
+
 def test_bad_questions_are_refused():
     X, y, owner = by_degrees()
     X[3, 0] = np.nan

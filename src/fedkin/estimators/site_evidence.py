@@ -166,7 +166,10 @@ def _of_mixed_model(model: Any, data: Federation) -> SiteEvidence:
         statistics = packed_statistics(used.features(data), used.fit_intercept).T
         return of_sums(model, data.names, statistics)
     if used.family == "multinomial":
-        raise ValueError(f"classes of more than two are not judged yet: {INSTEAD}")
+        raise ValueError(
+            "family='multinomial' does not tell which sites are odd; with two classes take "
+            "MixedModel(family='binomial'), with more look at one against the rest"
+        )
     rows = used.features(data)
     place = model._run.roster.positions
     where = np.array([place[name] for name in data.names])
