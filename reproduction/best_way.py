@@ -269,9 +269,7 @@ STUDIES = (
         protocol=PROTOCOL
         + (
             "Five splits of tables with fewer than a hundred held-out rows: sleepstudy, and "
-            "Grunfeld, which nobody looked at while Best was built (logarithms). Rows were made "
-            "from left-out scores of the same fits outside the runner, before departures of "
-            "curves could grow; those of the first two splits agree with the runner's to 2e-6."
+            "Grunfeld, which nobody looked at while Best was built (logarithms)."
         ),
         promises=partial(promises, CELLS_OF_FEW),
         full=Size(CELLS_OF_FEW, SPLITS_OF_FEW),

@@ -214,6 +214,8 @@ def test_a_mean_that_a_few_sites_make_is_told_with_the_median():
     # Against the others, too.
     assert "the median site gains 0.1" in told_of([*np.full(11, 0.1), -60.0]).sentence
     assert "a few sites" not in told_of(np.full(12, 0.001)).sentence
+    assert "the median site loses 0.1" in told_of([*np.full(11, -0.1), 60.0]).sentence
+    assert "the median site gains next to nothing" in told_of([*np.full(11, 1e-4), -60.0]).sentence
 
 
 def test_a_loss_is_called_a_loss():

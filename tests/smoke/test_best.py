@@ -236,6 +236,28 @@ def test_a_noise_of_each_site_is_not_tried_where_a_fit_takes_minutes(columns, tr
     assert ("by degrees, own noise" in ways) is tried and "by degrees" in ways
 
 
+def test_kinds_of_many_columns_are_few():
+    X, _, groups = made(m=16, n=30, d=8)
+    data = Federation.from_groups(X, groups, X[:, 0])
+    assert usual("number", data, None, 0)["by kind"].max_components == 4
+
+
+def test_fits_without_rows_look_for_nothing_to_warn_of_and_the_last_one_does(monkeypatch):
+    X, y, groups = made()
+    y = np.where(groups == "site-3", y + 30.0 * X[:, 1], y)  # a site that is odd
+    way, asked = FMLR(1, degrees=False, site_noise="common", random_state=0), []
+    second = FMLR._odd_sites_without_distortion
+
+    def counted(self, federation):
+        asked.append(len(federation.X))
+        return second(self, federation)
+
+    monkeypatch.setattr(FMLR, "_odd_sites_without_distortion", counted)
+    model = Best({**PLAIN, "by kind": way}, random_state=0).fit(X, y, groups=groups)
+    assert asked == [len(X)]
+    assert list(model.fitted_["by kind"].odd_sites_) == ["site-3"]
+
+
 def test_where_staying_alone_weighs_most_but_scores_less_that_is_not_called_clear(fitted):
     """esoph: alone had 68 % of the weight and -2.31, kinds -2.18; joining "does not help"."""
     other = copy(fitted)

@@ -37,7 +37,7 @@ from fedkin.datasets import (
 from fedkin.displays import ChoiceDisplay, OddSitesDisplay
 from fedkin.estimators.counts import account, degrees_beside
 from fedkin.federation import FederationError
-from fedkin.inference import how_many, odd_sites
+from fedkin.inference import HowMany, how_many, odd_sites
 
 COEF = [[2.0, 0.0, 1.0], [-1.0, 1.0, 0.0]]
 
@@ -100,6 +100,21 @@ def spoilt_curves():
     return FGPR(common=False, normalize_y="mean"), data, bad
 
 
+def around_a_curve(m=14, n=12):
+    """Sites whose curves share one, and depart from it by levels and slopes."""
+    rng = np.random.default_rng(5)
+    x, level, slope = rng.uniform(size=(m, n)), *0.3 * rng.normal(size=(2, m, 1))
+    y = 2.0 * np.sin(5.0 * x) + level + slope * x + 0.1 * rng.normal(size=(m, n))
+    return Federation.from_groups(x.reshape(-1, 1), np.repeat(np.arange(m), n), y.ravel())
+
+
+def spoilt_common_curve():
+    data = around_a_curve()
+    bad = np.arange(14) == 3
+    upside_down = np.where(bad[data.owner], -data.y, data.y)
+    return FGPR(random_state=0), replace(data, y=upside_down), bad
+
+
 def spoilt_classes():
     rng = np.random.default_rng(1)
     X, owner = rng.normal(size=(12 * 80, 2)), np.repeat(np.arange(12), 80)
@@ -118,6 +133,7 @@ def spoilt_classes():
         spoilt_mixture,
         spoilt_regressions,
         spoilt_curves,
+        spoilt_common_curve,
         spoilt_classes,
     ],
 )
@@ -165,6 +181,23 @@ def test_curves_move_as_one_step_says():
         ["site-1", "site-2", "site-3", "site-8"]
     )
     assert np.corrcoef(told["one step"], told["fitted anew"])[0, 1] > 0.95
+
+
+def test_a_common_curve_moves_as_one_step_says():
+    model, data, bad = spoilt_common_curve()
+    found = odd_sites(model, data)
+    odd = data.names[int(bad.argmax())]
+    others = [name for name in data.names if name != odd][:4]
+    told = found.leave_one_out([odd, *others])
+    one, anew = np.asarray(told["one step"]), np.asarray(told["fitted anew"])
+    assert one.argmax() == anew.argmax() == 0
+    assert np.corrcoef(one, anew)[0, 1] > 0.95
+
+
+def test_the_least_usual_site_is_the_first_of_the_table_where_all_are_usual():
+    found = odd_sites(FGPR(common=True, random_state=0), around_a_curve())
+    assert found.names == []
+    assert f"{found.table()['site'][0]!r}, is what chance gives" in found.sentence
 
 
 def test_groups_without_a_site_are_matched_and_a_site_the_fit_hears_has_a_say():
@@ -227,6 +260,15 @@ def test_few_sites_and_empty_ones_are_not_judged():
     assert np.isnan(found.pvalue[place]) and np.isfinite(np.delete(found.pvalue, place)).all()
     assert np.isnan(found.influence[place])
     assert "none" in str(found)
+
+
+def test_two_classes_are_sent_to_the_family_that_tells():
+    model, data, bad = spoilt_classes()
+    words = np.where(data.y == 1, "well", "ill")
+    with pytest.raises(ValueError, match="with two classes take"):
+        odd_sites(MixedModel(family="multinomial"), data.X, words, data.groups)
+    found = odd_sites(model, data.X, words, data.groups)
+    assert found.names == [name for name, odd in zip(data.names, bad) if odd]
 
 
 def test_bad_questions_are_refused():
@@ -293,6 +335,35 @@ def test_kinds_are_counted(number):
     alone = FMLR(2, degrees=False, random_state=0).fit(data)
     assert bic == pytest.approx(alone.bic_)
     assert (np.asarray(found.columns["icl"]) >= np.asarray(found.columns["bic"]) - 1e-6).all()
+
+
+def counted(chosen, best, stability=0.5):
+    """What is said when BIC has chosen one row of the table and rows left out another."""
+    score = np.where(np.arange(4) == best, 1.0, 0.0)
+    columns = {
+        "what": ["one kind", "2 kinds", "3 kinds", "by degrees"],
+        "number": np.array([1, 2, 3, 1]),
+        "by degrees": np.array([False, False, False, True]),
+        "bic": np.where(np.arange(4) == chosen, 0.0, 10.0),
+        "icl": np.where(np.arange(4) == chosen, 0.0, 10.0),
+        "left-out score": score,
+        "error of the difference": np.full(4, 0.1),
+        "stability": np.full(4, stability),
+    }
+    number, degrees = int(columns["number"][chosen]), bool(columns["by degrees"][chosen])
+    return HowMany("it", number, degrees, "so many", None, ("kind", "kinds"), columns, chosen)
+
+
+def test_what_rows_left_out_would_rather_have_is_said_as_it_is():
+    assert "differ by degrees." in counted(chosen=1, best=3).reason
+    assert "more may help than there are" in counted(chosen=1, best=2).reason
+    assert "fewer may do" in counted(chosen=2, best=1).reason
+    assert "Rows left out agree" in counted(chosen=2, best=2).reason
+
+
+def test_kinds_that_other_sites_would_not_have_found_are_no_negative_share():
+    assert "50% of it stays" in counted(chosen=1, best=1).reason
+    assert "nothing of it stays" in counted(chosen=1, best=1, stability=-0.25).reason
 
 
 @pytest.mark.parametrize("model", [FMLR(random_state=0), ODCL(random_state=0)])

@@ -141,6 +141,8 @@ class FederatedEstimator(BaseEstimator, ABC):
     """Parameters that are no part of a model in files."""
     _adapts_by_rows: ClassVar[bool] = False
     """Whether `adapt` needs the rows themselves, also when the model is read from its files."""
+    _watched: bool = True
+    """Whether somebody will hear of what a fit warns of."""
     _data: Federation | None = None
     """Rows from which predictions are made, where an estimator keeps them."""
     _elsewhere: frozenset[str] = frozenset()
@@ -196,14 +198,27 @@ class FederatedEstimator(BaseEstimator, ABC):
         settings = self._settings_for(settings, federation)
         if federation is not None:
             self._check_data(federation, settings)
-            self._warn_of(findings_at_fit(federation, self._uses_target()))
+            if self._watched:
+                self._warn_of(findings_at_fit(federation, self._uses_target()))
         elif self._weighted(None):
             self._check_takes_weights()
         self._keep(self._run_with(settings, federation), settings)
-        self._warn_of(finding for finding in self._run.findings if finding.code)
-        self._warn_of_the_missing()
-        self._warn(federation)
+        if self._watched:
+            self._warn_of(finding for finding in self._run.findings if finding.code)
+            self._warn_of_the_missing()
+            self._warn(federation)
         return self
+
+    def _fit_to_score(self, federation: Federation) -> Any:
+        """A fit for the scores of rows left out; what deserves a warning is not looked for.
+
+        That can cost as much again: FMLR names odd sites from a second fit.
+        """
+        self._watched = False
+        try:
+            return self.fit(federation)
+        finally:
+            del self._watched
 
     def _chosen_settings(self) -> Settings:
         """The algorithm's settings from the parameters of the same names, checked."""

@@ -23,8 +23,10 @@ FULL_COLUMNS = 5
 # Curves are tried for so few columns and rows only.
 CURVE_COLUMNS = 2
 CURVE_ROWS = 3000
-# Of kinds with many columns, departures and noises of their own would take minutes a fit.
-KINDS_ALONE = {"degrees": False, "site_noise": "common"}
+# Of kinds with many columns, departures and noises of their own would take minutes a fit; and every
+# kind has all coefficients of its own, so that more than a few are hardly told apart, but five to
+# eight of them take four fifths of the time (300 sites of 30 columns).
+KINDS_ALONE = {"degrees": False, "site_noise": "common", "max_components": 4}
 # A noise of every site's own is tried up to so many sites times squares of columns: 300 sites of 31
 # columns (Males of plm, whose words are levels) take minutes a fit, and eight fits are made.
 OWN_NOISE_COST = 50_000

@@ -63,7 +63,8 @@ def site_evidence(model: Any, data: Federation) -> SiteEvidence:
     if isinstance(model, FittedMixture):
         return _of_mixture(model, data)
     if isinstance(model, FGPR) and not isinstance(model, LocalGP | PooledGP):
-        return _of_curves(model, data)
+        around = model._result.uses_common[-1]
+        return _of_departures(model, data) if around else _of_curves(model, data)
     raise ValueError(f"{type(model).__name__} does not tell which sites are odd: {INSTEAD}")
 
 
@@ -165,7 +166,10 @@ def _of_mixed_model(model: Any, data: Federation) -> SiteEvidence:
         statistics = packed_statistics(used.features(data), used.fit_intercept).T
         return of_sums(model, data.names, statistics)
     if used.family == "multinomial":
-        raise ValueError(f"classes of more than two are not judged yet: {INSTEAD}")
+        raise ValueError(
+            "family='multinomial' does not tell which sites are odd; with two classes take "
+            "MixedModel(family='binomial'), with more look at one against the rest"
+        )
     rows = used.features(data)
     place = model._run.roster.positions
     where = np.array([place[name] for name in data.names])
@@ -367,6 +371,32 @@ def _unit(scale: Any, n_groups: int, p: int, gaussian: bool) -> Floats | None:
 # ------------------------------------------------------------------ curves
 
 
+def _of_departures(model: Any, data: Federation) -> SiteEvidence:
+    """Levels and slopes of what lies between sites' rows and the common curve, and what is left.
+
+    Hyper-parameters of curves from one prior tell nothing here: curves that share one are more
+    alike than any that are drawn, whatever one of them does.
+    """
+    away = np.asarray(data.y) - model._prior_curve().predict(data.X)[0]
+    lines = replace(data, X=_in_frame(model, data.X), y=away, of_table=0)
+    one = np.zeros(data.n_clients, dtype=np.intp)
+    every = np.ones(data.n_features + 1, dtype=bool)
+    return linear_evidence(data.names, packed_statistics(lines, True).T, one, every)
+
+
+def _in_frame(model: Any, X: Floats) -> Floats:
+    """Rows in the units of the common curve."""
+    return np.asarray(model._result.shared.units.rows(X))
+
+
+def _line_of_common(model: Any, like: Any) -> Floats:
+    """Slopes and level of the common curve at the rows of a fit, `like`, (1, q)."""
+    X = like._data.X
+    design = np.column_stack([_in_frame(like, X), np.ones(len(X))])
+    line = np.linalg.lstsq(design, model._prior_curve().predict(X)[0], rcond=None)[0]
+    return np.asarray(line[None])
+
+
 def _of_curves(model: Any, data: Federation) -> SiteEvidence:
     """Scores of the shared hyper-parameters, beside those of curves drawn from the prior."""
     from fedkin.models.gaussian_process import evaluate
@@ -497,7 +527,8 @@ def for_sites(model: Any, kept: Indices, fixed: bool) -> Any:
     elif fixed and isinstance(model, FMLR | FittedMixture):
         copy.set_params(n_components=model.n_components_)
     elif fixed and isinstance(model, FGPR):
-        copy.set_params(n_priors=model.n_priors_)
+        around = bool(model._result.uses_common[-1])
+        copy.set_params(n_priors=model.n_priors_, common=around)
     return copy
 
 
@@ -520,6 +551,8 @@ def shared_estimate(model: Any, like: Any = None) -> Floats:
         if like is not None:
             centers = centers[align(centers[None], reference=like._result.centers).permutations[0]]
         return centers.reshape(1, -1)
+    if isinstance(model, FGPR) and model._result.uses_common[-1]:
+        return _line_of_common(model, model if like is None else like)
     if isinstance(model, FGPR):
         return np.asarray(model.theta_)
     return np.asarray(model._result.coef)[None]

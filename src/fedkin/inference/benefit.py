@@ -29,6 +29,8 @@ HALF_WIDTHS = 2.0
 MOST_MARGINS = 5.0
 # A few sites make the mean gain if it is more than so many times that of the median site.
 OF_A_FEW = 2.0
+# A gain of the median site below this share of what matters to a person is told in words.
+NEXT_TO_NOTHING = 0.1
 # Changes of the median site's RMSE below this many per cent are none.
 LEAST_CHANGE = 0.5
 # Folds of sites, for sites that come later.
@@ -172,12 +174,16 @@ class Benefit:
         """What the median site gains, where a few sites make the mean."""
         found = self.against_alone
         known = found.own[np.isfinite(found.own)]
-        if abs(found.mean) <= self.floor * float(np.nanmean(self._unit())) or not len(known):
+        matters = self.floor * float(np.nanmean(self._unit()))
+        if abs(found.mean) <= matters or not len(known):
             return ""
         median = float(np.median(known))
         if found.mean * median > 0 and abs(found.mean) <= OF_A_FEW * abs(median):
             return ""
-        return f", but a few sites make that mean: the median site gains {read_out(median)}"
+        told = f"{'gains' if median > 0 else 'loses'} {read_out(abs(median))}"
+        if abs(median) < NEXT_TO_NOTHING * matters:
+            told = "gains next to nothing"
+        return f", but a few sites make that mean: the median site {told}"
 
     def _error_in_words(self) -> str:
         """What becomes of the error beside the log score, which few can picture."""

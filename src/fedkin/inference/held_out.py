@@ -191,7 +191,7 @@ def _scored(
         # What deserves a warning does so in a fit to all rows.
         warnings.simplefilter("ignore")
         for way in ways.values():
-            fitted = way.fit(train)
+            fitted = getattr(way, "_fit_to_score", way.fit)(train)
             for metric, each in estimator._row_scores(fitted, test, train).items():
                 found.setdefault(metric, []).append(each)
     return test, sizes, {metric: np.array(each) for metric, each in found.items()}

@@ -24,6 +24,8 @@ from fedkin.ties import first_least
 
 # Share of the sites that is drawn to see whether they are grouped alike without the others.
 DRAWN = 0.75
+# Agreement below this is none; by chance alone it is zero, and may be less.
+NO_AGREEMENT = 0.005
 # A second opinion is told if it differs by more than this many standard errors.
 ERRORS = 1.0
 
@@ -100,7 +102,8 @@ class HowMany:
         if "stability" in self.columns:
             stable = float(self.columns["stability"][self.chosen])
             if np.isfinite(stable) and self.number > 1:
-                told.append(f"Without a quarter of the sites {stable:.0%} of it stays as it is.")
+                share = f"{stable:.0%}" if stable > NO_AGREEMENT else "nothing"
+                told.append(f"Without a quarter of the sites {share} of it stays as it is.")
         return told
 
     def _by_rows_left_out(self) -> str:
@@ -112,8 +115,16 @@ class HowMany:
             return "Rows left out agree."
         return (
             f"Rows left out would rather have {self.columns['what'][best]} ({lead:.3g} nats a row "
-            "more): for prediction more may help than there are."
+            f"more): {self._what_that_means(best)}."
         )
+
+    def _what_that_means(self, best: int) -> str:
+        """Of rows left out that would rather have something else."""
+        if self.columns["by degrees"][best] and not self.by_degrees:
+            return "for prediction sites are better taken to differ by degrees"
+        if self.columns["number"][best] > self.number:
+            return "for prediction more may help than there are"
+        return "for prediction fewer may do"
 
     def plot(self, ax: Any = None, criterion: str = "bic") -> Any:
         """The curve of a criterion over numbers, the choice marked; returns the axes."""
@@ -257,7 +268,7 @@ def _answer(row: _Row, words: Any) -> str:
     if row.number == 1 and row.by_degrees:
         return f"one {words.one}: sites differ by degrees"
     if row.number == 1:
-        return f"one {words.one}: nothing says that sites differ"
+        return f"one {words.one}: sites differ too little to tell"
     besides = ", and sites differ by degrees besides" if row.by_degrees else ""
     return f"{row.number} {words.many}{besides}"
 

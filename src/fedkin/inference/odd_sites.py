@@ -238,7 +238,7 @@ class OddSites:
         if known < LEAST_SITES:
             return f"With {known} of {m} sites to compare, none can be called odd."
         if not self.odd.any():
-            least = int(np.nanargmin(self.adjusted))
+            least = int(np.nanargmin(self.verdicts.log_p))
             chance = self.adjusted[least]
             return (
                 f"No site is odd at the {self.level:.0%} level: the least usual of {known}, "
