@@ -18,6 +18,7 @@ import pytest
 pytest.importorskip("nvflare", reason="the nvflare extra is not installed")
 
 from fedkin import FMLR, Best, MixedModel
+from fedkin.engines.nvflare.participants import Kit
 from fedkin.engines.site import site_model
 from fedkin.federation import Federation
 from fedkin.inference import benefit
@@ -167,6 +168,12 @@ def test_a_job_runs_on_kits_alone_and_agrees_with_one_process(organisations):
     assert f"alone {means[0][2]:.4g}, joining {means[1][2]:.4g}" in report
     assert "Benefit of MixedModel" in (place / "benefit.txt").read_text()
     assert "nothing to complain about" in (place / "checks.txt").read_text()
+
+
+def test_a_site_is_not_told_that_a_server_which_takes_it_refuses_it(organisations):
+    top, _ = organisations
+    for name in NAMES:
+        assert Kit.open(top / name / "kit", "client").knock() is None
 
 
 def test_a_run_is_resumed_by_its_name_and_can_be_read(organisations):

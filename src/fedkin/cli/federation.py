@@ -107,14 +107,18 @@ def run_site(
 
 @site.command("approve")
 def approve(
-    folder: Annotated[Path, typer.Argument(help="The site's folder of records (--out).")],
+    folder: Annotated[
+        Path, typer.Argument(help="The site's folder of records (--out).", exists=True)
+    ],
     method: Annotated[str, typer.Argument(help="The method, as the site's log names it.")],
 ) -> None:
     """Approve a method whose first run awaits it (mode.approve of the policy)."""
     from fedkin.algorithms import algorithm
+    from fedkin.cli.records import ledger_in
     from fedkin.durable import private_folder, write_bytes
     from fedkin.engines.opening import approval
 
+    ledger_in(folder)  # another folder would be approved in vain
     path = approval(folder, algorithm(method).name)
     private_folder(path.parent)
     write_bytes(path, b"approved\n")

@@ -43,6 +43,10 @@ class Unfinished(RuntimeError):
     """The run did not end within the allowed resubmissions; its journal is kept."""
 
 
+class ServerFailed(RuntimeError):
+    """The server's program ended in an error, of which it tells."""
+
+
 @dataclass
 class Flare:
     """Runs algorithms on a deployment; `fit()` without data.
@@ -165,7 +169,7 @@ class Flare:
         if facts["ended"] == "quorum lost":
             raise QuorumLost(facts["message"])
         if facts["ended"] == "failed":
-            raise RuntimeError(f"the server program failed: {facts['message']}")
+            raise ServerFailed(f"run {run!r}: the server's program failed: {facts['message']}")
         left = facts["left_out"].items()
         columns = self._columns()
         ended = Run(

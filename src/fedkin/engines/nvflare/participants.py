@@ -111,6 +111,7 @@ class Kit:
         startup, where = self.folder / "startup", f"the server at {self.host}:{self.port}"
         context = ssl.create_default_context(cafile=str(startup / "rootCA.pem"))
         context.check_hostname = False  # FLARE looks at the name
+        context.set_alpn_protocols(["h2"])  # a server of gRPC hangs up on others
         context.load_cert_chain(startup / "client.crt", startup / "client.key")
         try:
             raw = socket.create_connection((self.host, self.port), CONNECT)
@@ -240,8 +241,12 @@ def _in_words(line: Mapping[str, Any]) -> str:
     from fedkin.protocol import Reason
 
     where = f"run {line['run']}, round {line['round']} ({line['step']})"
+    if line["withheld"] is not None and not line["round"]:
+        told = line.get("story", "")
+        return f"run {line['run']}: we take no part: {Reason[line['withheld']]} ({told})"
     if line["withheld"] is not None:
-        return f"{where}: nothing left: {Reason[line['withheld']]}"
+        story = f" ({line['story']})" if "story" in line else ""
+        return f"{where}: nothing left: {Reason[line['withheld']]}{story}"
     size = sum(field["bytes"] for field in line["fields"].values())
     return f"{where}: {', '.join(line['fields'])} left, {size:,} bytes"
 
