@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from fedkin import InProcess, Standardizer
 from fedkin.cli import app
+from fedkin.cli.records import spans
 from fedkin.engines.opening import approval, open_site
 from fedkin.privacy import Ledger, SitePolicy
 from fedkin.privacy.policy import PolicyError
@@ -195,6 +196,20 @@ def test_the_ledger_can_be_read_by_a_person(tmp_path):
 def test_a_folder_without_records_is_not_said_to_be_empty(words, tmp_path):
     done = CliRunner().invoke(app, [*words, str(tmp_path)])
     assert isinstance(done.exception, ValueError) and "holds no" in str(done.exception)
+
+
+def test_no_reply_is_left_out_where_a_ledger_is_shown(tmp_path):
+    book = Ledger(tmp_path / "ledger")
+    for number in range(1, 61):
+        step = ("improve", "add_up")[number % 2]
+        withheld = Reason.CELL if number == 31 else None
+        arrays = {} if withheld else {"sums": np.ones((1, 2))}
+        book.record("long", number, step, ["a"], arrays, withheld)
+    book.record("late", 1, "start", ["a"], {"sums": np.ones((1, 2))})
+    shown = run("ledger", "show", tmp_path)
+    assert "more rows" not in shown and "late" in shown and "too few rows in a cell" in shown
+    assert "60 replies, 960 bytes left; 1 were withheld" in shown
+    assert spans([1, 3, 4, 5, 9]) == "1, 3-5, 9"
 
 
 def test_the_journal_can_be_read_by_a_person(tmp_path):

@@ -248,6 +248,38 @@ def flare_of(process):
     return found
 
 
+LONG_JOB = """
+method = "FMLR"
+name = "long-1"
+features = ["age", "bmi"]
+
+[settings]
+n_components = 2
+share = "sums"
+max_rounds = 100000
+tol = 1e-300
+
+[rules]
+on_loss = "wait"
+"""
+
+
+def test_a_run_that_is_stopped_is_not_submitted_again(organisations):
+    top, _ = organisations
+    kit, rounds = top / "coordinator", top / "server" / "kit" / "fedkin" / "runs" / "long-1"
+    (kit / "long.toml").write_text(LONG_JOB)
+    words = ("--kits", kit, "--out", kit / "results")
+    submitted = fedkin("federation", "submit", kit / "long.toml", *words)
+    deadline = time.monotonic() + 120
+    while not list(rounds.glob("round-*")) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert "stopped: long-1" in done("federation", "stop", "--kits", kit)
+    told, _ = submitted.communicate(timeout=120)
+    assert submitted.returncode == 2 and "run 'long-1' was stopped" in told, told
+    assert "federation resume long-1" in told
+    assert "RUNNING" not in done("federation", "status", "--kits", kit)
+
+
 def test_a_site_that_is_killed_is_started_again_by_its_program(organisations):
     top, running = organisations
     (before,) = flare_of(running["lyon"])

@@ -193,7 +193,10 @@ def results(
 def stop(
     kits: Kits, run: Annotated[str | None, typer.Option("--run", help="This one only.")] = None
 ) -> None:
-    """End running jobs; a run that was stopped can be resumed."""
+    """End running jobs; a run that was stopped can be resumed.
+
+    A program that submitted from another computer submits again: stop it there (Ctrl-C).
+    """
     from fedkin.engines.nvflare import Deployment
     from fedkin.engines.nvflare import Kits as KitsOnDisk
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,7 +32,6 @@ def show_ledger(
     """What left the site, when, for which run, by which rule not."""
     from fedkin.privacy import Ledger
     from fedkin.privacy.ledger import DRY_RUN
-    from fedkin.tables import Table
 
     book = Ledger(ledger_in(folder))
     dry = book.folder.name == DRY_RUN
@@ -44,27 +44,59 @@ def show_ledger(
     if not lines:
         typer.echo("nothing has left this site" + f" for run {run}" * (run is not None))
         return
-    columns: dict[str, list[Any]] = {
-        "time": [line["time"].replace("T", " ")[:19] for line in lines],
-        "run": [line["run"] for line in lines],
-        "round": [line["round"] for line in lines],
-        "step": [line["step"] for line in lines],
-        "what left": [_what_left(line) for line in lines],
-        "bytes": [sum(field["bytes"] for field in line["fields"].values()) for line in lines],
-    }
+    rows = [
+        {
+            "first": line["time"].replace("T", " ")[:19],
+            "run": line["run"],
+            "round": line["round"],
+            "step": line["step"],
+            "what left": _what_left(line),
+            "bytes": sum(field["bytes"] for field in line["fields"].values()),
+        }
+        for line in lines
+    ]
     title = "What would have left this site (dry runs)" if dry else "What left this site"
-    typer.echo(str(Table(columns, title)))
+    typer.echo(str(all_rounds(rows, title)))
     if values:
         for line in lines:
             _show_values(book, line)
     opened = [line for line in lines if line["round"]]
     n_withheld = sum(line["withheld"] is not None for line in opened)
     typer.echo(
-        f"{len(opened) - n_withheld} replies, {sum(columns['bytes']):,} bytes "
+        f"{len(opened) - n_withheld} replies, {sum(row['bytes'] for row in rows):,} bytes "
         f"{'would have left' if dry else 'left'}; {n_withheld} were withheld by rule. "
         f"{_no_part(len(lines) - len(opened))}These are exact numbers, without added noise: there "
         "is no formal guarantee of privacy beyond the rules."
     )
+
+
+def all_rounds(rows: Sequence[Mapping[str, Any]], title: str) -> Any:
+    """A table of rows that are alike but for round and bytes: one for all rounds, none left out."""
+    from fedkin.tables import Table
+
+    alike: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        same = {name: v for name, v in row.items() if name not in ("first", "round", "bytes")}
+        alike.setdefault(tuple(same.items()), []).append(row)
+    columns: dict[str, list[Any]] = {name: [] for name in rows[0]}
+    for several in alike.values():
+        told = {**several[0], "round": spans([row["round"] for row in several])}
+        if "bytes" in told:
+            told["bytes"] = sum(row["bytes"] for row in several)
+        for name, column in columns.items():
+            column.append(told.get(name, ""))
+    return Table(columns, title, shown_rows=len(alike))
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Numbers in words, those in a row as their ends: 1, 3-7."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in found)
 
 
 def ledger_in(folder: Path) -> Path:
@@ -143,7 +175,6 @@ def prune_journals(
 def show_journal(folder: Folder, as_json: AsJson = False) -> None:
     """What a run is about, and who answered in which round."""
     from fedkin.engines import Journal
-    from fedkin.tables import Table
 
     book = Journal(folder)
     if not book.exists():
@@ -157,7 +188,8 @@ def show_journal(folder: Folder, as_json: AsJson = False) -> None:
     for number in book.rounds():
         record = book.read(number)
         if record is None:
-            rows.append({"round": number, "asked": "", "answered": "damaged", "missing": ""})
+            damaged = {"asked": "", "answered": "damaged", "missing": "", "bytes": 0}
+            rows.append({"round": number, **damaged})
             continue
         missing = "; ".join(f"{r.site}: {r.fault}" for r in record.refusals)
         dropped = ", ".join(str(names[k]) for k in record.dropped)
@@ -185,5 +217,4 @@ def show_journal(folder: Folder, as_json: AsJson = False) -> None:
     for name, value in about.items():
         typer.echo(f"{name}: {value}")
     if rows:
-        columns = {key: [row.get(key, "") for row in rows] for key in rows[0]}
-        typer.echo(str(Table(columns, "Rounds")))
+        typer.echo(str(all_rounds(rows, "Rounds")))

@@ -93,6 +93,7 @@ class Flare:
             seed = seed_of(run)
         job = self._job(run, algorithm, settings, int(seed), sites)
         status = "not submitted"
+        self.deployment.may_run(run)
         for _ in range(self.resubmissions + 1):
             try:
                 ended, status = self._submit(job, algorithm)
@@ -105,6 +106,8 @@ class Flare:
                 continue
             if ended is not None:
                 return ended
+            if self.deployment.was_stopped(run):
+                raise Unfinished(f"run {run!r} was stopped; {_goes_on(run)}")
             logger.warning("run %s broke off (%s)", run, status)
         raise Unfinished(
             f"run {run!r} did not end in {self.resubmissions + 1} submissions (last: {status}); "
@@ -195,7 +198,7 @@ def seed_of(run: str) -> int:
 
 
 def _goes_on(run: str) -> str:
-    return f"Flare(..., run_id={run!r}) goes on with it"
+    return f"`fedkin federation resume {run}`, or Flare(..., run_id={run!r}), goes on with it"
 
 
 @dataclass(frozen=True)

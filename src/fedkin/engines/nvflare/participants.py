@@ -102,7 +102,8 @@ class Kit:
 
     def check(self) -> None:
         """Say what would make the start fail, before it does."""
-        self._check_certificate()
+        remedy = "ask the coordinator for a new kit"
+        check_certificate(self.folder / "startup" / f"{self.role}.crt", remedy)
         if self.role == "server":
             self._check_port()
 
@@ -133,23 +134,6 @@ class Kit:
             refused = True
         return f"{where} refuses this site's certificate: ask for a new kit" if refused else None
 
-    def _check_certificate(self) -> None:
-        from cryptography import x509
-
-        path = self.folder / "startup" / f"{self.role}.crt"
-        certificate = x509.load_pem_x509_certificate(path.read_bytes())
-        now = datetime.now(UTC)
-        if now > certificate.not_valid_after_utc:
-            raise KitError(
-                f"the certificate in {path} expired on {certificate.not_valid_after_utc:%Y-%m-%d}; "
-                "ask the coordinator for a new kit"
-            )
-        if now < certificate.not_valid_before_utc:
-            raise KitError(
-                f"the certificate in {path} begins at {certificate.not_valid_before_utc:%F %T} UTC "
-                f"and this machine's clock says {now:%F %T} UTC; set the clock"
-            )
-
     def _check_port(self) -> None:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -160,6 +144,24 @@ class Kit:
                     f"port {self.port} cannot be used ({error.strerror}); stop what listens there, "
                     "or make new kits with another --port"
                 ) from error
+
+
+def check_certificate(path: Path, remedy: str) -> None:
+    """Complain about a certificate that is not valid now, with its dates and what to do."""
+    from cryptography import x509
+
+    certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    now = datetime.now(UTC)
+    if now > certificate.not_valid_after_utc:
+        raise KitError(
+            f"the certificate in {path} expired on {certificate.not_valid_after_utc:%Y-%m-%d}; "
+            f"{remedy}"
+        )
+    if now < certificate.not_valid_before_utc:
+        raise KitError(
+            f"the certificate in {path} begins at {certificate.not_valid_before_utc:%F %T} UTC "
+            f"and this machine's clock says {now:%F %T} UTC; set the clock"
+        )
 
 
 def configure_site(kit: Kit, facts: Mapping[str, Any]) -> dict[str, Any]:
