@@ -39,6 +39,14 @@ def rare_cell(n=500):
     return X, rng.normal(size=n)
 
 
+def rare_half(n=500):
+    """Two values that are no codes, one of them of two patients: neither stands out alone."""
+    X, y = rare_cell(n)
+    X[:, 2] = -1.0
+    X[[17, 40], 2] = 1.0
+    return X, y
+
+
 def rare_pair(n=500):
     """Each column has many positives, but only one patient has both."""
     X, y = rare_cell(n)
@@ -60,6 +68,7 @@ DANGEROUS = {
     "as many rows as columns": lambda: honest_site(2, n=3),
     "copies of two rows": lambda: two_people(6),
     "a rare level": rare_cell,
+    "a rare one of two values": rare_half,
     "too many columns": lambda: honest_site(3, n=12),
     "a row that stands alone": outlier,
 }

@@ -99,7 +99,8 @@ def sites(tmp_path_factory):
     """A server and three sites for all methods; one has lenient rules of disclosure."""
     folder = tmp_path_factory.mktemp("kills")
     (folder / "sitecustomize.py").write_text(AT_THE_SITE)
-    lenient = {"nfilter_subset": 4, "nfilter_tab": 0, "nfilter_glm": 100.0, "leverage": 2.0}
+    # Lyon has six rows, in folds of three where a method cuts them.
+    lenient = {"nfilter_subset": 3, "nfilter_tab": 0, "nfilter_glm": 100.0, "leverage": 2.0}
     rules = {"berlin": False, "lyon": lenient, "porto": False}
     own = {n: {"data": folder / f"{n}.npz", "disclosure": rules[n]} for n in NAMES}
     with pytest.MonkeyPatch.context() as patched:

@@ -15,7 +15,14 @@ pytest.importorskip("nvflare", reason="the nvflare extra is not installed")
 
 import fedkin
 from fedkin.cli import app
-from fedkin.engines.nvflare import Kits, SitesNotReady, participants, provision, requests
+from fedkin.engines.nvflare import (
+    Deployment,
+    Kits,
+    SitesNotReady,
+    participants,
+    provision,
+    requests,
+)
 from fedkin.engines.nvflare.engine import Problem
 from fedkin.engines.nvflare.kits import COORDINATORS
 from fedkin.engines.nvflare.participants import Kit, KitError
@@ -52,6 +59,22 @@ def test_a_certificate_out_of_its_time_is_said_with_the_dates(
 
     monkeypatch.setattr(participants, "datetime", Then)
     assert words in told(kits.server if role == "server" else kits.sites["berlin"], role)
+
+
+def test_a_coordinator_whose_certificate_has_expired_is_told_so(kits, monkeypatch):
+    class Then(datetime):
+        @classmethod
+        def now(cls, zone=None):
+            return datetime.now(zone) + timedelta(days=365 * 20)
+
+    monkeypatch.setattr(participants, "datetime", Then)
+    with pytest.raises(KitError, match=r"expired on .*; renew the coordinator's kit"):
+        Deployment.attach(kits, timeout=1.0)
+
+
+def test_a_coordinator_is_told_that_the_server_does_not_answer(kits):
+    with pytest.raises(TimeoutError, match=r"the server at .* does not listen in time; start it"):
+        Deployment.attach(kits, timeout=0.5)
 
 
 def test_another_participants_kit_is_said_to_be_one(kits):

@@ -14,7 +14,7 @@ from fedkin.engines import Journal
 from fedkin.engines.site import SiteHalf
 from fedkin.federation import Federation
 from fedkin.models.common_sums import wholes
-from fedkin.models.least_squares import unpack
+from fedkin.models.least_squares import packed_statistics, unpack
 from fedkin.privacy.disclosure import DEFAULT_RULES, DisclosureRules, examine
 from fedkin.privacy.disclosure.look import Table
 from fedkin.privacy.policy import SitePolicy
@@ -525,3 +525,79 @@ def test_scatter_of_a_group_of_one_patient_does_not_leave(step, tmp_path):
     kept = told[DEFAULT_RULES].arrays
     assert not kept["scatter"].any() and not kept["counts"].any(), "nor all rows but one"
     np.testing.assert_array_equal(kept["means"][0], means)
+
+
+# ------------------------------------------------------------------ models that are scored
+
+
+def variance_beyond(place, scale, n_folds=5, p=4):
+    """Variance scale (x_0 - place) of a target: positive beyond the place only."""
+    form = np.zeros((p, p))
+    form[0, -1] = form[-1, 0] = 0.5 * scale
+    form[-1, -1] = -scale * place
+    return np.tile(form, (n_folds, 1, 1))
+
+
+def scored_question(forms):
+    """Models that nobody has fitted, to be scored: no slope, these variances (F, J, p, p)."""
+    n_folds, n_models, p = forms.shape[:3]
+    others = packed_statistics(Federation.from_clients({"b": honest_site(33, 200)}), True).T
+    common = {"pooled": np.tile(others, (n_folds, 1)), "spread": np.ones(n_folds)}
+    models = {"coef": np.zeros((1, n_folds, n_models, p)), "quadratic": forms[None]}
+    return Ask("scores", common, models)
+
+
+def read_beyond_a_plane(total, n_rows, places, scale):
+    """The first column of the row that alone is beyond a plane, from its score of the wide form."""
+    n_beyond = n_rows - np.floor(-total / 1e4 + 0.5)
+    alone = np.flatnonzero(n_beyond == 1)
+    if not len(alone):
+        return None
+    log = total[alone[0]] + 1e4 * (n_rows - 1)
+    return places[alone[0]] + np.exp(-2.0 * log) / (2 * np.pi * scale)
+
+
+def outermost_of_folds(answer, places, scale):
+    """What the scores of one question give of every fold."""
+    totals, rows = answer.arrays["totals"][0, :, 0, 1:-1], answer.arrays["rows"][0]
+    found = [read_beyond_a_plane(t, n, places, scale) for t, n in zip(totals, rows)]
+    return [value for value in found if value is not None]
+
+
+def test_models_made_up_to_be_scored_read_the_outermost_patient_of_every_fold(
+    tmp_path, monkeypatch
+):
+    X, y = honest_site(31, 100)
+    places, scale = np.linspace(1.0, 3.0, 60), 1e12
+    many = np.stack([variance_beyond(place, scale) for place in places], axis=1)
+    with monkeypatch.context() as without_a_limit:
+        without_a_limit.setattr("fedkin.algorithms.held_out.MOST_JOINED", 1000)
+        lifted = half(X, y, tmp_path / "lifted", None, "run", "held_out")
+        found = outermost_of_folds(lifted.answer(1, scored_question(many), 0), places, scale)
+        assert len(found) >= 3
+        for value in found:
+            assert np.abs(X[:, 0] - value).min() < 1e-9
+        strict = half(X, y, tmp_path / "rules", DEFAULT_RULES, "run", "held_out")
+        fault = strict.answer(1, scored_question(many), 0).fault
+        assert fault == Fault(Reason.FEW_ROWS, "totals")
+    strict = half(X, y, tmp_path / "kept", DEFAULT_RULES, "run", "held_out")
+    assert strict.answer(1, scored_question(many), 0).fault == Fault(Reason.ERROR)
+    # A few planes at a time, one of which has a single row beyond it.
+    for number in range(15):
+        few = many[:, 4 * number : 4 * number + 4]
+        run = half(X, y, tmp_path / "kept", DEFAULT_RULES, f"run-{number}", "held_out")
+        answer = run.answer(1, scored_question(few), 0)
+        assert answer.fault is not None or not outermost_of_folds(
+            answer, places[4 * number : 4 * number + 4], scale
+        )
+
+
+def test_models_are_scored_once_in_a_run(tmp_path):
+    X, y = honest_site(32, 100)
+    flat = np.tile(np.diag([0.0, 0.0, 0.0, 1.0]), (5, 1, 1, 1))
+    site = half(X, y, tmp_path, DEFAULT_RULES, "run", "held_out")
+    first = site.answer(1, scored_question(flat), 0)
+    assert first.fault is None
+    again = site.answer(2, scored_question(flat), 1)
+    np.testing.assert_array_equal(again.arrays["totals"], first.arrays["totals"])
+    assert site.answer(3, scored_question(2.0 * flat), 2).fault == Fault(Reason.BUDGET)

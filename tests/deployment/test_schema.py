@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("nvflare", reason="the nvflare extra is not installed")
 
 from fedkin import Rules
+from fedkin.cli.jobs import run_job
 from fedkin.engines.nvflare.job_file import JobFile
 from fedkin.engines.nvflare.server_process import MOST_PROBLEMS, NotReady, check_sites
 from fedkin.engines.opening import open_site
@@ -116,7 +117,17 @@ def test_the_coordinator_gets_every_problem_of_every_site():
         ("[schema.sex]\nlevels = []", "levels must be different words"),
         ("[schema.sex]\nlevels = ['f', 1]", "levels must be different words"),
         ("[schema.sex]\nlevels = ['f', 'm']\nunit = 'x'", "levels have no type and no unit"),
+        (f"[schema.age]\nlevels = {list(range(21))}", "21 numbers as levels, 20 at most"),
         ("benefit = 'yes'", "benefit must be true or false"),
+        ("features = 'age'", "features must be a list of names"),
+        ("features = ['age', 'age']", "features name 'age' twice"),
+        ("deadline = 0", "deadline must be a number of seconds above 0"),
+        ("deadline = nan", "deadline must be a number of seconds above 0"),
+        ("seed = 1.5", "seed must be a whole number"),
+        ("seed = -1", "seed must be a whole number"),
+        ("name = 5", "name must be text"),
+        ("settings = 'x'", "settings must be a section"),
+        ("[rules]\nonloss = 'wait'", "no rule .onloss.; there are"),
     ],
 )
 def test_what_is_wrong_with_a_job_is_said_with_its_key(tmp_path, text, told):
@@ -124,6 +135,14 @@ def test_what_is_wrong_with_a_job_is_said_with_its_key(tmp_path, text, told):
     path.write_text(f"method = 'FMLR'\n{text}")
     with pytest.raises(ValueError, match=told):
         JobFile.read(path)
+
+
+def test_settings_that_a_method_does_not_have_are_said_before_anybody_is_asked(tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_text("method = 'MixedModel'\n[settings]\nrandm = 'all'")
+    with pytest.raises(ValueError, match="MixedModel has no setting 'randm' in a job; there are"):
+        run_job(JobFile.read(path), path, tmp_path / "no kits", tmp_path / "results", 1.0)
+    assert not (tmp_path / "results").exists()
 
 
 # ------------------------------------------------------------------ weights of rows

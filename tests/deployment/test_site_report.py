@@ -9,9 +9,17 @@ import pytest
 
 from fedkin import FMLR, MixedModel
 from fedkin.durable import private_folder, save_arrays
-from fedkin.engines.site_report import BY_SUMS, MODEL_FILE, SCORES, joining_in_words, site_report
+from fedkin.engines.site_report import (
+    BY_SUMS,
+    MODEL_FILE,
+    SCORES,
+    SUMS,
+    joining_in_words,
+    site_report,
+)
 from fedkin.inference import benefit
 from fedkin.privacy import Ledger
+from fedkin.protocol import Reason
 from tests.smoke.test_benefit_at_sites import Sites, made
 
 N, FOLDS = 40, 4
@@ -63,6 +71,16 @@ def test_what_left_for_the_question_is_counted_with_the_run(tmp_path):
     report = site_report("r", "fmlr", {"shared.coef": np.ones(2)}, ledger, tmp_path)
     assert "What left us: 2 replies, 48 bytes (sums)." in report
     assert "Did joining help us?" in report and "shared.coef (2,): 1, 1" in report
+
+
+def test_a_report_says_which_rule_kept_the_answer_back(tmp_path):
+    ledger = Ledger(tmp_path / "ledger")
+    ledger.record("r", 0, "opening", ("a",), {}, Reason.COLUMN)
+    ledger.record(f"r{SUMS}", 1, "sums", ("a",), {}, Reason.CELL)
+    report = site_report("r", "fmlr", {}, ledger, tmp_path)
+    assert "Not known: it was asked, and our part did not leave: too few rows in a cell" in report
+    assert "Withheld by our rules: too few rows in a cell; merge levels" in report
+    assert "column" not in report.replace("drop the column", ""), "no rule of ours"
 
 
 def test_a_report_knows_two_ways_and_one_score(tmp_path):

@@ -18,6 +18,7 @@ import pytest
 pytest.importorskip("nvflare", reason="the nvflare extra is not installed")
 
 from fedkin import FMLR, Best, MixedModel
+from fedkin.engines.nvflare.participants import Kit
 from fedkin.engines.site import site_model
 from fedkin.federation import Federation
 from fedkin.inference import benefit
@@ -169,6 +170,12 @@ def test_a_job_runs_on_kits_alone_and_agrees_with_one_process(organisations):
     assert "nothing to complain about" in (place / "checks.txt").read_text()
 
 
+def test_a_site_is_not_told_that_a_server_which_takes_it_refuses_it(organisations):
+    top, _ = organisations
+    for name in NAMES:
+        assert Kit.open(top / name / "kit", "client").knock() is None
+
+
 def test_a_run_is_resumed_by_its_name_and_can_be_read(organisations):
     top, _ = organisations
     out, kit = top / "coordinator" / "results", top / "coordinator"
@@ -239,6 +246,38 @@ def flare_of(process):
         with contextlib.suppress(psutil.Error):  # killed and not yet taken notice of, say
             found += [child] if any("client_train" in word for word in child.cmdline()) else []
     return found
+
+
+LONG_JOB = """
+method = "FMLR"
+name = "long-1"
+features = ["age", "bmi"]
+
+[settings]
+n_components = 2
+share = "sums"
+max_rounds = 100000
+tol = 1e-300
+
+[rules]
+on_loss = "wait"
+"""
+
+
+def test_a_run_that_is_stopped_is_not_submitted_again(organisations):
+    top, _ = organisations
+    kit, rounds = top / "coordinator", top / "server" / "kit" / "fedkin" / "runs" / "long-1"
+    (kit / "long.toml").write_text(LONG_JOB)
+    words = ("--kits", kit, "--out", kit / "results")
+    submitted = fedkin("federation", "submit", kit / "long.toml", *words)
+    deadline = time.monotonic() + 120
+    while not list(rounds.glob("round-*")) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert "stopped: long-1" in done("federation", "stop", "--kits", kit)
+    told, _ = submitted.communicate(timeout=120)
+    assert submitted.returncode == 2 and "run 'long-1' was stopped" in told, told
+    assert "federation resume long-1" in told
+    assert "RUNNING" not in done("federation", "status", "--kits", kit)
 
 
 def test_a_site_that_is_killed_is_started_again_by_its_program(organisations):

@@ -54,6 +54,8 @@ def test_a_site_with_few_rows_in_a_fold_takes_no_part():
     found = benefit(MixedModel(engine=Sites(few)), folds=5)
     assert np.isnan(found.gain[2]) and np.isfinite(np.delete(found.gain, 2)).all()
     assert found.verdicts[2] == "cannot tell"
+    silent = [site for site, n in zip(found.sites, found.held_out.sizes) if not n]
+    assert len(silent) == 1 and f"Nothing is known of site '{silent[0]}'" in str(found.summary())
     with pytest.raises(ValueError, match="fewer folds"):
         benefit(MixedModel(engine=Sites(made(n=6))), folds=5)
 

@@ -16,6 +16,12 @@ variance of a target at a row. A site with few rows in some fold sends zeros: it
 Sums of a fold are about the rows of that fold, and a site's disclosure rules judge every fold as if
 it were all there is. Who knows a site's name and number of rows knows its folds, so that sums over
 folds of many seeds could be solved for every row: a site lets its rows out cut in one way only.
+
+The models that are scored are the server's. One that makes them up reads rows from scores: a
+variance that is positive on one side of a plane only leaves all rows of the other side at the worst
+score there is, and the few that are not can be read off; and every further model is a further
+equation. So a score at which some rows of a fold are the worst there is and others are not counts
+as told of one row, and a site with rules scores a handful of models, once in a run.
 """
 
 from __future__ import annotations
@@ -48,6 +54,8 @@ LEAST_FOLD_ROWS = 3
 N_SCORES = 2
 # Log densities below this are all as bad.
 LOWEST = -1e4
+# Ways of joining that one question can be about; `Best` has three of its own.
+MOST_JOINED = 4
 
 
 class HeldOutSettings(Settings):
@@ -141,10 +149,11 @@ def rows_of_folds(clients, cache, settings, reply):
 def scores(clients, cache, settings, common, personal, memory, keys):
     """Scores of left-out rows by every way, summed by fold."""
     m, n_folds = len(clients), settings.folds
-    n_ways = personal["coef"].shape[2] + 2
+    n_ways = n_joined(personal) + 2
     totals = np.zeros((m, n_folds, N_SCORES, n_ways))
     products = np.zeros((m, n_folds, N_SCORES, n_ways, n_ways))
     rows = np.zeros((m, n_folds))
+    singled = np.zeros((m, n_folds), dtype=bool)
     fold = row_folds(clients, n_folds, settings.fold_seed)
     takes_part = cache["sums"][:, :, -1].sum(axis=1) > 0
     for k in range(n_folds):
@@ -153,6 +162,7 @@ def scores(clients, cache, settings, common, personal, memory, keys):
             continue
         rows[:, k] = test.sizes
         each = scores_of_rows(test, cache["sums"], k, settings, common, personal)
+        singled[:, k] = singles_out(each[0], test)
         for a in range(n_ways):
             for s in range(N_SCORES):
                 totals[:, k, s, a] = np.bincount(test.owner, each[s, a], minlength=m)
@@ -160,7 +170,37 @@ def scores(clients, cache, settings, common, personal, memory, keys):
                     both = each[s, a] * each[s, b]
                     products[:, k, s, a, b] = np.bincount(test.owner, both, minlength=m)
     reply = {"totals": totals, "products": products, "rows": rows}
-    return TracedReply(reply, partial(rows_of_folds, clients, cache, settings, reply)), memory
+    behind = partial(rows_of_scores, clients, cache, settings, reply, singled)
+    return TracedReply(reply, behind), memory
+
+
+def n_joined(personal):
+    """How many joined models came to be scored."""
+    n_models = int(personal["coef"].shape[2])
+    if n_models > MOST_JOINED:
+        raise ValueError(f"{n_models} ways of joining in one question, {MOST_JOINED} at most")
+    return n_models
+
+
+def singles_out(logs, test):
+    """Whether a way gives some rows of a client the worst score there is, and others not, (m,)."""
+    n_worst = np.array([np.bincount(test.owner, log <= LOWEST, len(test)) for log in logs])
+    return ((n_worst > 0) & (n_worst < test.sizes)).any(axis=0)
+
+
+def rows_of_scores(clients, cache, settings, reply, singled):
+    """As `rows_of_folds`, but one row only of a fold whose scores `singled` (m, F) rows out."""
+    inside = rows_of_folds(clients, cache, settings, reply)["totals"]
+    return dict.fromkeys(reply, one_row_where(singled, inside, clients.owner))
+
+
+def one_row_where(singled, inside, owner):
+    """Which rows are in which fold (N, F), one row only of folds that are `singled` out (m, F)."""
+    left = inside.copy()
+    for client, k in np.argwhere(singled):
+        own = np.flatnonzero((owner == client) & (inside[:, k] > 0))
+        left[own[1:], k] = 0.0
+    return left
 
 
 def scores_of_rows(test, sums, k, settings, common, personal):
@@ -187,7 +227,8 @@ def _normal(test, coef, quadratic, settings):
     mean = np.einsum("np,np->n", design, coef[test.owner])
     variance = np.einsum("np,npr,nr->n", design, quadratic[test.owner], design)
     variance = np.maximum(variance, np.finfo(float).tiny)
-    log = -0.5 * (np.log(2 * np.pi * variance) + (test.y - mean) ** 2 / variance)
+    with np.errstate(over="ignore"):  # as bad as can be
+        log = -0.5 * (np.log(2 * np.pi * variance) + (test.y - mean) ** 2 / variance)
     return mean, log
 
 
@@ -221,6 +262,7 @@ HELD_OUT = Algorithm(
             common=OF_ALL,
             personal=MODELS,
             cuts=True,
+            most=1,
         ),
     },
     program=program,

@@ -107,14 +107,18 @@ def run_site(
 
 @site.command("approve")
 def approve(
-    folder: Annotated[Path, typer.Argument(help="The site's folder of records (--out).")],
+    folder: Annotated[
+        Path, typer.Argument(help="The site's folder of records (--out).", exists=True)
+    ],
     method: Annotated[str, typer.Argument(help="The method, as the site's log names it.")],
 ) -> None:
     """Approve a method whose first run awaits it (mode.approve of the policy)."""
     from fedkin.algorithms import algorithm
+    from fedkin.cli.records import ledger_in
     from fedkin.durable import private_folder, write_bytes
     from fedkin.engines.opening import approval
 
+    ledger_in(folder)  # another folder would be approved in vain
     path = approval(folder, algorithm(method).name)
     private_folder(path.parent)
     write_bytes(path, b"approved\n")
@@ -189,7 +193,10 @@ def results(
 def stop(
     kits: Kits, run: Annotated[str | None, typer.Option("--run", help="This one only.")] = None
 ) -> None:
-    """End running jobs; a run that was stopped can be resumed."""
+    """End running jobs; a run that was stopped can be resumed.
+
+    A program that submitted from another computer submits again: stop it there (Ctrl-C).
+    """
     from fedkin.engines.nvflare import Deployment
     from fedkin.engines.nvflare import Kits as KitsOnDisk
 

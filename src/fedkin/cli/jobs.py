@@ -27,6 +27,7 @@ def run_job(job: Any, source: Path, kits: Path, out: Path, timeout: float) -> No
     from fedkin.engines.nvflare import Kits as KitsOnDisk
     from fedkin.engines.nvflare.job_file import AUTO
 
+    _check_settings(job)
     run = job.name or f"{job.method.lower()}-{uuid.uuid4().hex[:12]}"
     place = private_folder(out / run)
     if source.resolve() != (place / "job.toml").resolve():
@@ -68,6 +69,21 @@ def _estimator(job: Any, engine: Any) -> Any:
 
     settings = {**job.settings, "random_state": job.seed, "engine": engine}
     return getattr(fedkin, job.method)(**settings)
+
+
+def _check_settings(job: Any) -> None:
+    """Complain about settings that the method does not have, before anybody is asked."""
+    import fedkin
+    from fedkin.engines.nvflare.job_file import AUTO
+
+    method = getattr(fedkin, "Best" if job.method == AUTO else job.method)
+    given = {"random_state", "engine"}
+    known = sorted(set(method().get_params(deep=False)) - given)
+    unknown = [name for name in job.settings if name not in known]
+    if unknown:
+        raise ValueError(
+            f"{job.method} has no setting {unknown[0]!r} in a job; there are {', '.join(known)}"
+        )
 
 
 def _way_that_fits(job: Any, engine: Any, run: str, place: Path) -> Any:

@@ -150,7 +150,7 @@ def withdraw(
     kits: Kits,
     out: Annotated[Path, typer.Option("--out", help="Folder of results.")] = Path("results"),
 ) -> None:
-    """Go on without a site, and name what it had sent: runs, fields, bytes."""
+    """Go on without a site, and name the runs it took part in and what they asked for."""
     from fedkin.engines.nvflare import Kits as KitsOnDisk
     from fedkin.tables import Table
 
@@ -159,7 +159,8 @@ def withdraw(
     rows = [row for path in sorted(out.glob("*/took_part.json")) for row in _part(path, name)]
     if rows:
         columns = {key: [row[key] for row in rows] for key in rows[0]}
-        typer.echo(str(Table(columns, f"Runs that {name} took part in")))
+        named = Table(columns, f"Runs that {name} took part in", shown_rows=len(rows))
+        typer.echo(str(named))
         typer.echo("Their results hold its share: fit again without it where it must not.")
     else:
         typer.echo(f"no run in {out} had it.")
@@ -174,19 +175,20 @@ def _part(path: Path, name: str) -> list[dict[str, Any]]:
     if name not in told["sites"]:
         return []
     left = told["left_out"].get(name, "")
-    return [{"run": path.parent.name, "fields sent": ", ".join(told["fields"]), "left out": left}]
+    return [
+        {"run": path.parent.name, "it was asked for": ", ".join(told["fields"]), "left out": left}
+    ]
 
 
 @server.command("sent")
 def sent(kit: KitFolder, name: Annotated[str, typer.Argument(help="The site.")]) -> None:
     """What the server's journals hold of a site: runs, rounds, fields, bytes."""
+    from fedkin.cli.records import all_rounds
     from fedkin.engines.journal import replies_of
-    from fedkin.tables import Table
 
     rows = replies_of(kit / "fedkin" / "runs", name)
     if not rows:
         typer.echo(f"no journal in {kit / 'fedkin' / 'runs'} holds a reply of {name}")
         return
-    columns = {key: [row[key] for row in rows] for key in rows[0]}
-    typer.echo(str(Table(columns, f"Replies of {name} that are kept here")))
+    typer.echo(str(all_rounds(rows, f"Replies of {name} that are kept here")))
     typer.echo("Remove a run's folder to forget them; its results elsewhere stay what they are.")

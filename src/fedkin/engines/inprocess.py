@@ -386,7 +386,8 @@ class _LocalLink:
             own: Arrays = {name: array[i : i + 1] for name, array in arrays.items()}
             sent = {**ask.common, **{name: array[k] for name, array in ask.personal.items()}}
             guard = self.guards[k]
-            fault = Fault(Reason.TRUST) if step.trusts else guard.question(ask.step, asked)
+            fault = Fault(Reason.TRUST) if step.trusts else None
+            fault = fault or guard.question(ask.step, asked, step.most)
             if fault is None:
                 own, fault = guard.release(
                     step.replies(ask.fields), own, behind.get(k), sent, step.cuts

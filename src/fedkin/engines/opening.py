@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from fedkin.algorithms import algorithm as find_algorithm
 from fedkin.durable import FolderLock
 from fedkin.engines.schema import JobSchema
 from fedkin.engines.site import MOST_DEATHS, Deaths, SiteHalf, check_run_name
-from fedkin.engines.site_data import CannotTakePart, site_data
+from fedkin.engines.site_data import CannotTakePart, fault_of, site_data
 from fedkin.engines.site_report import CHECKS_RUN
 from fedkin.privacy.disclosure import DisclosureRules
+from fedkin.privacy.ledger import Ledger
 from fedkin.privacy.policy import PolicyError, SitePolicy
 from fedkin.protocol import Fault, ProtocolError, Reason
 
@@ -25,6 +27,16 @@ logger = logging.getLogger("fedkin.site")
 # Seconds to wait for a folder that a process from before still holds.
 PATIENCE = 30.0
 DAY = 24 * 3600.0
+# What the ledger calls the look at a job before its first question.
+OPENING = "opening"
+# Words by which the coordinator hears something of a table that takes no part.
+ABOUT_THE_TABLE = frozenset(
+    reason.name
+    for reason in (
+        *(Reason.COLUMN, Reason.NUMBER, Reason.VALUES, Reason.WHOLE),
+        *(Reason.LEVEL, Reason.UNIT, Reason.RANGE),
+    )
+)
 
 
 def site_facts(path: str | Path) -> dict[str, Any]:
@@ -44,8 +56,19 @@ def open_site(
 ) -> SiteHalf:
     """The site's half of a run; `CannotTakePart` or another error if there can be none.
 
-    The caller owns the state folder (`own_state`) as long as the half lives.
+    The caller owns the state folder (`own_state`) as long as the half lives. That it takes no part,
+    and why, is written down in its ledger.
     """
+    try:
+        return _opened(name, facts, job, submitter)
+    except Exception as error:
+        _write_down(Path(facts["state"]), name, check_run_name(job["run"]), error)
+        raise
+
+
+def _opened(
+    name: str, facts: Mapping[str, Any], job: Mapping[str, Any], submitter: str | None
+) -> SiteHalf:
     if job["version"] != fedkin.__version__:
         raise CannotTakePart(
             Fault(Reason.VERSION),
@@ -67,6 +90,16 @@ def open_site(
         deaths.idle()
 
 
+def _write_down(state: Path, name: str, run: str, error: Exception) -> None:
+    """That the site takes no part in a run, and why, for the site itself."""
+    story = error.story if isinstance(error, CannotTakePart) else f"{type(error).__name__}: {error}"
+    try:
+        ledger = Ledger(state / "ledger")
+        ledger.record(run, 0, OPENING, [name], {}, fault_of(error).reason, story)
+    except OSError:
+        logger.exception("the ledger cannot be written")
+
+
 def _open(
     name: str,
     facts: Mapping[str, Any],
@@ -79,6 +112,10 @@ def _open(
         settings = algorithm.settings.at_site(job["settings"])
     except (ValueError, KeyError, ProtocolError) as error:
         raise CannotTakePart(Fault(Reason.VERSION), f"the job is not known here: {error}") from None
+    # Who may not ask hears nothing of the table, not even which columns it has.
+    least, policy = int(facts.get("least_rows", 0)), policy_of(facts)
+    for method in (algorithm.name, *algorithm.made_of(settings)):
+        _allow(policy, method, submitter, job["run"], state)
     target = job.get("target") or facts.get("target")
     try:
         schema = JobSchema.from_mapping(job.get("schema", {}))
@@ -87,9 +124,6 @@ def _open(
     units = facts.get("units", {})
     given = (name, facts["data"], target, job["features"], schema, units, job.get("weights"))
     clients = site_data(*given)
-    least, policy = int(facts.get("least_rows", 0)), policy_of(facts)
-    for method in (algorithm.name, *algorithm.made_of(settings)):
-        _allow(policy, method, submitter, job["run"], state)
     run, seed = job["run"], job["seed"]
     return SiteHalf(algorithm, settings, clients, seed, run, state, least, policy=policy)
 
@@ -110,6 +144,8 @@ def policy_of(facts: Mapping[str, Any]) -> SitePolicy:
 
 def _allow(policy: SitePolicy, method: str, submitter: str | None, run: str, state: Path) -> None:
     """Refuse a run by the site's policy; one that has begun goes on."""
+    if run.endswith(CHECKS_RUN):
+        raise CannotTakePart(Fault(Reason.POLICY), f"names that end in {CHECKS_RUN} are our own")
     if (state / run / "run.json").exists():
         return
     refused = policy.refuses_run(method, submitter, _runs_of_a_day(state))
@@ -125,9 +161,17 @@ def approval(state: Path, method: str) -> Path:
 
 
 def _runs_of_a_day(state: Path) -> int:
+    """Runs that began in 24 hours, and looks at the table that ended in words about it."""
     since = time.time() - DAY
     runs = [path for path in state.glob("*/run.json") if not path.parent.name.endswith(CHECKS_RUN)]
-    return sum(path.stat().st_mtime > since for path in runs)
+    looks = [
+        line
+        for line in Ledger(state / "ledger").lines()
+        if line["step"] == OPENING and line["withheld"] in ABOUT_THE_TABLE
+    ]
+    times = [path.stat().st_mtime for path in runs]
+    times += [datetime.fromisoformat(line["time"]).timestamp() for line in looks]
+    return sum(when > since for when in times)
 
 
 def own_state(state: Path, patience: float = PATIENCE) -> FolderLock:

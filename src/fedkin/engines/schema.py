@@ -31,6 +31,9 @@ from fedkin.levels import MISSING, Column, column_numbers, words_of
 from fedkin.protocol import Fault, Reason
 
 TYPES = ("number", "whole")
+# Levels that are numbers are codes of a few groups. A longer list is one of values: that a site has
+# one which is not on it tells of single rows, and lists without one value each find them all.
+MOST_CODES = 20
 KEYS = ("type", "levels", "unit")
 
 
@@ -171,6 +174,11 @@ def _check_levels(name: str, levels: Any) -> None:
     )
     if not levels or not (words or numbers) or len(set(levels)) < len(levels):
         raise ValueError(f"schema.{name}: levels must be different words, or different numbers")
+    if numbers and len(levels) > MOST_CODES:
+        raise ValueError(
+            f"schema.{name}: {len(levels)} numbers as levels, {MOST_CODES} at most; a column with "
+            "more is a number (type)"
+        )
 
 
 def read_units(path: str | Path) -> dict[str, str]:

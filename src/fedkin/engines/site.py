@@ -37,7 +37,7 @@ from fedkin.engines.site_data import CannotTakePart, fault_of
 from fedkin.engines.site_report import MODEL_FILE, REPORT_FILE, site_report
 from fedkin.federation import Federation
 from fedkin.privacy.disclosure import DisclosureRules, Guard, Released
-from fedkin.privacy.ledger import Ledger
+from fedkin.privacy.ledger import DRY_RUN, Ledger
 from fedkin.privacy.policy import SitePolicy
 from fedkin.protocol import Algorithm, Answer, Ask, Fault, Memory, Reason, Schema
 from fedkin.randomness import KeyRing
@@ -236,8 +236,10 @@ class SiteHalf:
         disclosure = self.policy.disclosure
         self.guard: Guard | None = None
         if disclosure is not None:
-            released = Released(Path(state) / "released", own_salt(Path(state)))
-            self.guard = Guard(disclosure, clients, folder, released)
+            # Of a dry run nothing leaves: there is nothing to remember of it.
+            dry, salt = self.policy.dry_run, own_salt(Path(state))
+            released = Released(Path(state) / "released", salt, keeps=not dry)
+            self.guard = Guard(disclosure, clients, None if dry else folder, released)
         self.deaths = Deaths(folder)
         self.cache = algorithm.prepare(clients, settings)
         self.ring = KeyRing(clients.names, seed)
@@ -302,12 +304,12 @@ class SiteHalf:
         refused = self.policy.refuses_question(self.algorithm.name, ask.step, tuple(schema), number)
         if refused is not None:
             logger.warning("round %d: %s", number, refused)
-            return self._withheld(number, ask, Fault(Reason.POLICY))
+            return self._withheld(number, ask, Fault(Reason.POLICY), refused)
         if self.guard is not None:
             step = self.algorithm.step(ask.step)
             if step.trusts and not self.policy.trusts(self.algorithm.name, ask.step):
                 return self._withheld(number, ask, Fault(Reason.TRUST))
-            fault = self.guard.question(ask.step, digest(ask))
+            fault = self.guard.question(ask.step, digest(ask), step.most)
             if fault is not None:
                 return self._withheld(number, ask, fault)
         self.deaths.busy()
@@ -321,12 +323,12 @@ class SiteHalf:
             least_rows=self.least_rows,
         )
         fault, arrays = answer.faults.get(0), answer.arrays
-        if fault is None and self.guard is not None and not self.policy.dry_run:
+        if fault is None and self.guard is not None:
             arrays, fault = self._released(ask, schema, answer)
+        if self.policy.dry_run:
+            return self._dry_run(number, ask, arrays, fault)
         if fault is not None:
             return self._withheld(number, ask, fault)
-        if self.policy.dry_run:
-            return self._dry_run(number, ask, arrays)
         self.memory.offer(number, answer.memory)
         self.ledger.record(self.run, number, ask.step, self.clients.names, arrays)
         self.deaths.answered()
@@ -340,21 +342,22 @@ class SiteHalf:
         cuts = self.algorithm.step(ask.step).cuts
         return self.guard.release(schema, answer.arrays, behind, sent, cuts)
 
-    def _dry_run(self, number: int, ask: Ask, arrays: Arrays) -> Departure:
+    def _dry_run(self, number: int, ask: Ask, arrays: Arrays, fault: Fault | None) -> Departure:
         """What would leave is written down beside the ledger; nothing leaves."""
-        would = Ledger(self.ledger.folder / "dry-run")
-        would.record(self.run, number, ask.step, self.clients.names, arrays)
-        logger.warning(
-            "dry run, round %d: %s would leave (%s)",
-            number,
-            ", ".join(f"{name} {array.shape[1:]}" for name, array in arrays.items()),
-            would.folder,
-        )
-        return self._withheld(number, ask, Fault(Reason.POLICY))
+        would = Ledger(self.ledger.folder / DRY_RUN)
+        about = (self.run, number, ask.step, self.clients.names)
+        if fault is None:
+            would.record(*about, arrays)
+        else:
+            would.record(*about, {}, fault.reason)
+        told = f"{', '.join(arrays)} would leave" if fault is None else f"would not leave: {fault}"
+        story = f"dry run: {told}"
+        logger.warning("round %d: %s (%s)", number, story, would.folder)
+        return self._withheld(number, ask, Fault(Reason.POLICY), story)
 
-    def _withheld(self, number: int, ask: Ask, fault: Fault) -> Departure:
+    def _withheld(self, number: int, ask: Ask, fault: Fault, story: str = "") -> Departure:
         """Nothing leaves, by rule; which one is on record."""
-        self.ledger.record(self.run, number, ask.step, self.clients.names, {}, fault.reason)
+        self.ledger.record(self.run, number, ask.step, self.clients.names, {}, fault.reason, story)
         self.deaths.answered()
         return Departure({}, fault)
 

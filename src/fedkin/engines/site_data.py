@@ -31,7 +31,7 @@ class CannotTakePart(RuntimeError):
 
     def __init__(self, fault: Fault, story: str, others: Sequence[Fault] = ()) -> None:
         super().__init__(f"{fault}: {story}")
-        self.fault = fault
+        self.fault, self.story = fault, story
         self.faults = (fault, *others)
 
 

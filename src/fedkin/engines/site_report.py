@@ -11,6 +11,7 @@ from fedkin.arrays import Array, Arrays, Floats
 from fedkin.durable import DAMAGE, load_arrays
 from fedkin.privacy.ledger import Ledger
 from fedkin.protocol import Reason
+from fedkin.protocol.gate import WITHHELD
 
 MODEL_FILE, REPORT_FILE = "model.npz", "report.txt"
 # A run that asks whether joining helps goes by runs before it, with these ends to their names: sums
@@ -32,13 +33,15 @@ SHOWN_NUMBERS = 8
 # Of a normal law, for intervals of 95 %.
 QUANTILE = 1.96
 LEAST_ROWS = 2
+# How reasons begin that are rules of the site: a report to the site itself need not say so.
+BY_RULE = "withheld by the site's rule: "
 
 
 def site_report(run: str, method: str, model: Arrays, ledger: Ledger, state: Path) -> str:
     """What the site learnt, whether joining helped it, and what left it, in words."""
     lines = [f"Run {run} of {method} has ended.", "", "What we learnt (model.npz):"]
     lines += [_array_in_words(name, array) for name, array in model.items()]
-    lines += ["", "Did joining help us?", *joining_in_words(run, method, state)]
+    lines += ["", "Did joining help us?", *joining_in_words(run, method, state, ledger)]
     lines += ["", "What deserves a look in our table (checks.txt):", *checks_in_words(run, state)]
     ends = ("", SUMS, SCORES, WAYS_SUMS, WAYS_SCORES, WAYS_FITS, WAYS_NUMBER)
     runs = {run + end + checks for end in ends for checks in ("", CHECKS_RUN)}
@@ -47,8 +50,9 @@ def site_report(run: str, method: str, model: Arrays, ledger: Ledger, state: Pat
     size = sum(field["bytes"] for line in left for field in line["fields"].values())
     fields = sorted({name for line in left for name in line["fields"]})
     lines += ["", f"What left us: {len(left)} replies, {size:,} bytes ({', '.join(fields)})."]
-    rules = sorted({line["withheld"] for line in sent if line["withheld"]})
-    lines += [f"Withheld by our rules: {', '.join(Reason[r] for r in rules)}."] if rules else []
+    rules = sorted({Reason[line["withheld"]] for line in sent if line["withheld"]} & WITHHELD)
+    told = "; ".join(rule.removeprefix(BY_RULE) for rule in rules)
+    lines += [f"Withheld by our rules: {told}."] if rules else []
     lines += [
         "The numbers left as they are, without noise: there is no formal guarantee of privacy."
     ]
@@ -68,15 +72,20 @@ def _array_in_words(name: str, array: Array) -> str:
     return f"  {name} {np.shape(array)}: {told}{' ...' * (array.size > SHOWN_NUMBERS)}"
 
 
-def joining_in_words(run: str, method: str, state: Path) -> list[str]:
+def joining_in_words(run: str, method: str, state: Path, ledger: Ledger | None = None) -> list[str]:
     """What left-out rows of this site say, or why they say nothing."""
     if method in (HELD_OUT.name, LEFT_OUT):
         return ["  This run is part of that question."]
     found = _own_scores(state / (run + SCORES) / MODEL_FILE)
     if found is not None:
         return _scores_in_words(*found)
-    if method in (*BY_SUMS, *BY_FITS):
-        why = "was not asked, or our part was withheld: the job needs benefit = true, our policy"
+    written = [] if ledger is None else ledger.lines()
+    asked = [line for line in written if line["run"] in (run + SUMS, run + SCORES)]
+    kept_back = [Reason[line["withheld"]] for line in asked if line["withheld"]]
+    if kept_back:
+        why = f"was asked, and our part did not leave: {kept_back[0].removeprefix(BY_RULE)}"
+    elif method in (*BY_SUMS, *BY_FITS):
+        why = "was not asked: the job needs benefit = true, our policy"
         why += f" {HELD_OUT.name if method in BY_SUMS else LEFT_OUT}, and every fold enough rows"
     else:
         why = f"cannot be asked of real sites for {method}"

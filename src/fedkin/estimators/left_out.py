@@ -334,17 +334,21 @@ def scores(clients, cache, settings, common, personal, memory, keys, linear=Fals
     ways, n_scores = [int(way) for way in common["ways"]], len(cache.plan.metrics)
     for way in ways:
         cache.check(way)
-    n_lines = personal["coef"].shape[2] + 2 if linear else 0
+    if len(set(ways)) < len(ways):
+        raise ValueError("a way is named twice")
+    n_lines = held_out.n_joined(personal) + 2 if linear else 0
     m, n_ways = len(clients), n_lines + len(ways)
     totals = np.zeros((m, settings.folds, n_scores, n_ways))
     products = np.zeros((m, settings.folds, n_scores, n_ways, n_ways))
     rows = np.zeros((m, settings.folds))
+    singled = np.zeros((m, settings.folds), dtype=bool)
     for k in range(settings.folds):
         test, train = rows_where(clients, cache.fold == k), cache.without(k)
         each = np.zeros((n_scores, n_ways, len(test.X)))
         if linear:
             given = cache.sums, k, cache.for_lines, common, personal
             each[:, :n_lines] = held_out.scores_of_rows(test, *given)
+            singled[:, k] = held_out.singles_out(each[0, :n_lines], test)
         # Folds of fewer rows never leave.
         for i in np.flatnonzero((test.sizes > 0) & (cache.fewest >= LEAST_FOLD_ROWS)):
             told = [_told(common, personal, i, place, k) for place in range(len(ways))]
@@ -362,7 +366,8 @@ def scores(clients, cache, settings, common, personal, memory, keys, linear=Fals
             totals[i, k] = own.sum(axis=2)
             products[i, k] = np.einsum("san,sbn->sab", own, own)
     reply = {"totals": totals, "products": products, "rows": rows}
-    return TracedReply(reply, lambda: dict.fromkeys(reply, cache.parts), cache.fewest), {}
+    told_of = partial(held_out.one_row_where, singled, cache.parts, clients.owner)
+    return TracedReply(reply, lambda: dict.fromkeys(reply, told_of()), cache.fewest), {}
 
 
 def _scores_of_rows(fits, metrics, site, kept):
@@ -534,13 +539,14 @@ LEFT_OUT = Algorithm(
     name="left_out",
     steps={
         **_steps(),
-        "scores": Step(scores, _SCORES, _SHARED, _OWN, cuts=True),
+        "scores": Step(scores, _SCORES, _SHARED, _OWN, cuts=True, most=1),
         "scores_beside_lines": Step(
             partial(scores, linear=True),
             _SCORES,
             {**_SHARED, **held_out.OF_ALL},
             {**_OWN, **held_out.MODELS},
             cuts=True,
+            most=1,
         ),
     },
     program=program,

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fedkin.algorithms.held_out import HELD_OUT, HeldOutResult, HeldOutSettings
+from fedkin.algorithms.held_out import HELD_OUT, MOST_JOINED, HeldOutResult, HeldOutSettings
 from fedkin.arrays import Floats, Indices
 from fedkin.engines.journal import Record
 from fedkin.engines.kept import KeptReplies
@@ -87,6 +87,11 @@ def scores_of_ways(engine: Any, ways: Mapping[str, Any], known: FoldSums) -> Hel
 
 def models_by_fold(ways: Mapping[str, Any], known: FoldSums) -> dict[str, Floats]:
     """What sites are told of these ways, and of one model for all, fitted without each fold."""
+    if len(ways) > MOST_JOINED:
+        raise ValueError(
+            f"sites score at most {MOST_JOINED} ways of joining linear models in one question, not "
+            f"{len(ways)}; leave some out"
+        )
     m, n_folds, n_terms = *known.sums.shape[:2], n_coefficients(known.sums.shape[2])
     coef = np.zeros((m, n_folds, len(ways), n_terms))
     quadratic = np.zeros((*coef.shape, n_terms))

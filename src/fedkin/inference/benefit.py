@@ -13,7 +13,7 @@ from fedkin.arrays import Array, Floats
 from fedkin.federation import Federation
 from fedkin.inference.gains import Gains, gains
 from fedkin.inference.held_out import RMSE, HeldOut, rows_left_out, sites_left_out
-from fedkin.names import listed
+from fedkin.names import listed, sites_listed
 from fedkin.tables import Summary, Table, read_out
 
 ALONE, JOINING, ONE = "alone", "joining", "one model"
@@ -245,14 +245,23 @@ class Benefit:
         tables, new = {"sites": self.table()}, self.new_site_table()
         if new is not None:
             tables["new sites"] = new
+        words = [self.sentence, *self._not_heard()]
         if ONE not in self.held_out.ways:
-            return Summary(f"Benefit of {self.method}", tables, [self.sentence])
+            return Summary(f"Benefit of {self.method}", tables, words)
         found = self.against_one
         one = (
             f"Over one model for all it gains {found.mean:.3g} ({found.mean_low:.3g} to "
             f"{found.mean_high:.3g})."
         )
-        return Summary(f"Benefit of {self.method}", tables, [self.sentence, one])
+        return Summary(f"Benefit of {self.method}", tables, [*words, one])
+
+    def _not_heard(self) -> list[str]:
+        """Sites of which no row was left out and scored."""
+        silent = [site for site, n in zip(self.sites, self.held_out.sizes) if not n]
+        if not silent:
+            return []
+        why = "their own rules kept left-out rows back, or folds have too few of them"
+        return [f"Nothing is known of {sites_listed(silent)}: {why}."]
 
     def __str__(self) -> str:
         return str(self.summary())

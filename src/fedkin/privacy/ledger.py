@@ -26,6 +26,8 @@ _WRITTEN = {"time", "run", "round", "step", "sites", "withheld", "fields"}
 _FACTS = {"dtype", "shape", "numbers", "bytes", "sha256"}
 # Files of numbers beside the ledger.
 VALUES_NAME = re.compile(r"[0-9]{8,}\.npz")
+# The folder inside a ledger's with what would have left in dry runs.
+DRY_RUN = "dry-run"
 
 
 class Ledger:
@@ -45,8 +47,12 @@ class Ledger:
         sites: Sequence[str],
         arrays: Arrays,
         withheld: Reason | None = None,
+        story: str = "",
     ) -> None:
-        """Write down one reply of a site (or of several); one that is `withheld` did not leave."""
+        """Write down one reply of a site (or of several); one that is `withheld` did not leave.
+
+        `story` says more about why, for the site itself.
+        """
         entry: dict[str, Any] = {
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "run": run,
@@ -56,6 +62,8 @@ class Ledger:
             "withheld": None if withheld is None else withheld.name,
             "fields": {name: _described(array) for name, array in arrays.items()},
         }
+        if story:
+            entry["story"] = story
         if self.keep_values and withheld is None:
             entry["values"] = self._keep(arrays)
         with open_private(self.folder / "ledger.jsonl", "ab") as file:
@@ -86,18 +94,19 @@ class Ledger:
 
     def lines(self) -> list[dict[str, Any]]:
         """All entries, oldest first; a line cut short by a crash is passed over."""
+        return [entry for entry in self._read() if entry is not None]
+
+    def n_damaged(self) -> int:
+        """How many lines cannot be read: what they say left is not in `lines`."""
+        return sum(entry is None for entry in self._read())
+
+    def _read(self) -> list[dict[str, Any] | None]:
+        """What every line says; None of one that is damaged."""
         path = self.folder / "ledger.jsonl"
         if not path.exists():
             return []
-        entries = []
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                entry = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if _whole(entry):
-                entries.append(entry)
-        return entries
+        text = path.read_text(encoding="utf-8", errors="replace")
+        return [_entry(line) for line in text.splitlines()]
 
     def values(self, entry: Mapping[str, Any]) -> dict[str, Array]:
         """The numbers of one entry; none if it was withheld or values are not kept."""
@@ -125,6 +134,14 @@ class Ledger:
                 if schema and name in schema:
                     row["meaning"] = schema[name].meaning
         return totals
+
+
+def _entry(line: str) -> dict[str, Any] | None:
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return entry if _whole(entry) else None
 
 
 def _whole(entry: Any) -> bool:

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.privacy.disclosure import DEFAULT_RULES, DisclosureRules
+from fedkin.registry import METHODS
 
 Names = tuple[str, ...] | None
 SECTIONS = {
@@ -129,6 +130,13 @@ def _known(what: str, told: Mapping[str, Any], known: Sequence[str] | Mapping[st
 def _names(name: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise PolicyError(f"{name} must be a list of names, not {value!r}")
+    if name in ("methods", "steps", "trusted"):
+        known = [method.name for method in METHODS]
+        strange = [one for one in value if one.partition(".")[0] not in known]
+        if strange:
+            raise PolicyError(
+                f"{name}: there is no method {strange[0]!r}; there are {', '.join(known)}"
+            )
     return tuple(value)
 
 

@@ -48,6 +48,9 @@ class Step:
     trusts: bool = False
     """Whether a server that chooses its question on purpose reads single rows from one reply. Sites
     with disclosure rules answer only if their policy names the step (`allow.trusted`)."""
+    most: int | None = None
+    """How many questions a program puts to the step in one run; sites with disclosure rules answer
+    no more. None: as many as their budget allows."""
 
     def replies(self, fields: tuple[str, ...]) -> Schema:
         """The schema of a reply that holds these optional fields, too."""

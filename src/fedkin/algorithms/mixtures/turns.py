@@ -1,9 +1,9 @@
 """Questions about several starts: about all at once, or about one after the other.
 
 A site's own rules may let it tell the means of one mixture and not of ten in one reply. Where that
-is so every start is a question of its own. Rules judge every reply by itself, and rounds of any fit
-tell more than one reply may: what was kept back in one reply so leaves in up to four. A site that
-wants less of that has its budget of questions.
+is so every start is a question of its own. Rules judge every reply by itself, and each start obeys
+them; their sum is not judged, as that of a fit's rounds is not, which tell more (record 5.21). A
+site that wants less of that has its budget of questions.
 """
 
 from __future__ import annotations

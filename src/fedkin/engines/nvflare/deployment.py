@@ -12,11 +12,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedkin.durable import close_to_others, private_folder
+from fedkin.durable import close_to_others, private_folder, write_bytes
 from fedkin.engines.keeper import Keeper
 from fedkin.engines.nvflare.jobs import Job
 from fedkin.engines.nvflare.kits import ADMIN, Kits, write_json
-from fedkin.engines.nvflare.participants import Kit
+from fedkin.engines.nvflare.participants import Kit, check_certificate
+from fedkin.engines.site import check_run_name
 
 logger = logging.getLogger("fedkin.nvflare")
 
@@ -55,6 +56,8 @@ class Deployment:
     @classmethod
     def attach(cls, kits: Kits, timeout: float = 30.0) -> Deployment:
         """A session to a federation that others started; `stop` ends the session only."""
+        own = kits.admin / "startup" / "client.crt"
+        check_certificate(own, "renew the coordinator's kit (fedkin federation renew)")
         attached = cls(kits, None)
         attached.connect((), timeout)
         return attached
@@ -182,8 +185,20 @@ class Deployment:
         if process is not None and process.poll() is not None:
             raise RuntimeError(f"{name!r} ended with code {process.returncode}; see {kit}")
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{name!r} {what} in time; see {kit / 'console.log'}")
+            raise TimeoutError(f"{self._whom(name)} {what} in time; {self._where(name, kit)}")
         time.sleep(POLL)
+
+    def _whom(self, name: str) -> str:
+        host, port = self.kits.address
+        return f"the server at {host}:{port}" if name == "server" else f"site {name!r}"
+
+    def _where(self, name: str, kit: Path) -> str:
+        """Where to look: at a process of ours, or at others' machines."""
+        if name in self.processes:
+            return f"see {kit / 'console.log'}"
+        if name == "server":
+            return "start it, or see to its name, its port and firewalls"
+        return "see whether `fedkin site run` runs there, and what it says"
 
     def submit(self, job: Job) -> str:
         """Hand a job to the server; its identifier comes back at once."""
@@ -224,11 +239,26 @@ class Deployment:
         return sorted(found, key=lambda job: job["submitted"], reverse=True)
 
     def end(self, job: Mapping[str, str]) -> bool:
-        """Abort a job; False if it has ended already."""
+        """Abort a job; False if it has ended already.
+
+        Who submitted it from the same kit does not take that for a failure, and submits no more.
+        """
         if job["status"].startswith("FINISHED"):
             return False
+        write_bytes(self._stopped(job["run"]), b"stopped\n")
         self._ask("abort_job", job["id"])
         return True
+
+    def may_run(self, run: str) -> None:
+        """A run is begun, or gone on with: that it was stopped before does not count."""
+        self._stopped(run).unlink(missing_ok=True)
+
+    def was_stopped(self, run: str) -> bool:
+        """Whether somebody has ended the run on purpose."""
+        return self._stopped(run).exists()
+
+    def _stopped(self, run: str) -> Path:
+        return private_folder(self.kits.admin / "stopped") / check_run_name(run)
 
     def kill(self, name: str, only_job: bool = False) -> None:
         """End one participant at once, or its job processes only.

@@ -43,6 +43,10 @@ class Unfinished(RuntimeError):
     """The run did not end within the allowed resubmissions; its journal is kept."""
 
 
+class ServerFailed(RuntimeError):
+    """The server's program ended in an error, of which it tells."""
+
+
 @dataclass
 class Flare:
     """Runs algorithms on a deployment; `fit()` without data.
@@ -89,6 +93,7 @@ class Flare:
             seed = seed_of(run)
         job = self._job(run, algorithm, settings, int(seed), sites)
         status = "not submitted"
+        self.deployment.may_run(run)
         for _ in range(self.resubmissions + 1):
             try:
                 ended, status = self._submit(job, algorithm)
@@ -101,6 +106,8 @@ class Flare:
                 continue
             if ended is not None:
                 return ended
+            if self.deployment.was_stopped(run):
+                raise Unfinished(f"run {run!r} was stopped; {_goes_on(run)}")
             logger.warning("run %s broke off (%s)", run, status)
         raise Unfinished(
             f"run {run!r} did not end in {self.resubmissions + 1} submissions (last: {status}); "
@@ -165,7 +172,7 @@ class Flare:
         if facts["ended"] == "quorum lost":
             raise QuorumLost(facts["message"])
         if facts["ended"] == "failed":
-            raise RuntimeError(f"the server program failed: {facts['message']}")
+            raise ServerFailed(f"run {run!r}: the server's program failed: {facts['message']}")
         left = facts["left_out"].items()
         columns = self._columns()
         ended = Run(
@@ -191,7 +198,7 @@ def seed_of(run: str) -> int:
 
 
 def _goes_on(run: str) -> str:
-    return f"Flare(..., run_id={run!r}) goes on with it"
+    return f"`fedkin federation resume {run}`, or Flare(..., run_id={run!r}), goes on with it"
 
 
 @dataclass(frozen=True)

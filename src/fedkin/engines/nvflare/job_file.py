@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -83,25 +83,64 @@ class JobFile:
         known = [AUTO, *(name for name in ESTIMATORS if name != "Best")]
         if method not in known:
             raise ValueError(f"method must be one of {', '.join(known)}, not {method!r}")
-        name = told.get("name")
-        if name is not None:
-            check_run_name(name)
-        features = told.get("features")
-        if features is not None and not all(isinstance(column, str) for column in features):
-            raise ValueError("features must be a list of names of columns")
+        if told.get("name") is not None:
+            check_run_name(_text(told, "name"))
+        deadline = told.get("deadline", 60.0)
+        if not _is_number(deadline) or not 0 < deadline < float("inf"):
+            raise ValueError(f"deadline must be a number of seconds above 0, not {deadline!r}")
+        seed = told.get("seed")
+        if seed is not None and not (isinstance(seed, int) and _is_number(seed) and seed >= 0):
+            raise ValueError(f"seed must be a whole number from 0 on, not {seed!r}")
         return cls(
             method,
-            name,
-            None if features is None else tuple(features),
-            told.get("seed"),
-            float(told.get("deadline", 60.0)),
-            dict(told.get("settings", {})),
-            Rules(**told.get("rules", {})),
+            told.get("name"),
+            _features(told),
+            seed,
+            float(deadline),
+            dict(_section(told, "settings")),
+            _rules(_section(told, "rules")),
             JobSchema.from_mapping(told.get("schema", {})),
             _flag(told, "benefit"),
             JobChecks.from_mapping(told.get("checks", {})),
             _column(told, "weights"),
         )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _text(told: Mapping[str, Any], name: str) -> str:
+    if not isinstance(told[name], str):
+        raise ValueError(f"{name} must be text, not {told[name]!r}")
+    return str(told[name])
+
+
+def _section(told: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = told.get(name, {})
+    if not isinstance(section, Mapping):
+        raise ValueError(f"{name} must be a section: [{name}]")
+    return section
+
+
+def _rules(told: Mapping[str, Any]) -> Rules:
+    known = [rule.name for rule in fields(Rules)]
+    unknown = [name for name in told if name not in known]
+    if unknown:
+        raise ValueError(f"there is no rule {unknown[0]!r}; there are {', '.join(known)}")
+    return Rules(**told)
+
+
+def _features(told: Mapping[str, Any]) -> tuple[str, ...] | None:
+    columns = told.get("features")
+    if columns is None:
+        return None
+    if not isinstance(columns, list) or not all(isinstance(column, str) for column in columns):
+        raise ValueError("features must be a list of names of columns")
+    twice = [column for column in columns if columns.count(column) > 1]
+    if twice:
+        raise ValueError(f"features name {twice[0]!r} twice")
+    return tuple(columns)
 
 
 def _column(told: Mapping[str, Any], name: str) -> str | None:

@@ -102,7 +102,8 @@ class Kit:
 
     def check(self) -> None:
         """Say what would make the start fail, before it does."""
-        self._check_certificate()
+        remedy = "ask the coordinator for a new kit"
+        check_certificate(self.folder / "startup" / f"{self.role}.crt", remedy)
         if self.role == "server":
             self._check_port()
 
@@ -111,6 +112,7 @@ class Kit:
         startup, where = self.folder / "startup", f"the server at {self.host}:{self.port}"
         context = ssl.create_default_context(cafile=str(startup / "rootCA.pem"))
         context.check_hostname = False  # FLARE looks at the name
+        context.set_alpn_protocols(["h2"])  # a server of gRPC hangs up on others
         context.load_cert_chain(startup / "client.crt", startup / "client.key")
         try:
             raw = socket.create_connection((self.host, self.port), CONNECT)
@@ -132,23 +134,6 @@ class Kit:
             refused = True
         return f"{where} refuses this site's certificate: ask for a new kit" if refused else None
 
-    def _check_certificate(self) -> None:
-        from cryptography import x509
-
-        path = self.folder / "startup" / f"{self.role}.crt"
-        certificate = x509.load_pem_x509_certificate(path.read_bytes())
-        now = datetime.now(UTC)
-        if now > certificate.not_valid_after_utc:
-            raise KitError(
-                f"the certificate in {path} expired on {certificate.not_valid_after_utc:%Y-%m-%d}; "
-                "ask the coordinator for a new kit"
-            )
-        if now < certificate.not_valid_before_utc:
-            raise KitError(
-                f"the certificate in {path} begins at {certificate.not_valid_before_utc:%F %T} UTC "
-                f"and this machine's clock says {now:%F %T} UTC; set the clock"
-            )
-
     def _check_port(self) -> None:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -159,6 +144,24 @@ class Kit:
                     f"port {self.port} cannot be used ({error.strerror}); stop what listens there, "
                     "or make new kits with another --port"
                 ) from error
+
+
+def check_certificate(path: Path, remedy: str) -> None:
+    """Complain about a certificate that is not valid now, with its dates and what to do."""
+    from cryptography import x509
+
+    certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    now = datetime.now(UTC)
+    if now > certificate.not_valid_after_utc:
+        raise KitError(
+            f"the certificate in {path} expired on {certificate.not_valid_after_utc:%Y-%m-%d}; "
+            f"{remedy}"
+        )
+    if now < certificate.not_valid_before_utc:
+        raise KitError(
+            f"the certificate in {path} begins at {certificate.not_valid_before_utc:%F %T} UTC "
+            f"and this machine's clock says {now:%F %T} UTC; set the clock"
+        )
 
 
 def configure_site(kit: Kit, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -240,8 +243,12 @@ def _in_words(line: Mapping[str, Any]) -> str:
     from fedkin.protocol import Reason
 
     where = f"run {line['run']}, round {line['round']} ({line['step']})"
+    if line["withheld"] is not None and not line["round"]:
+        told = line.get("story", "")
+        return f"run {line['run']}: we take no part: {Reason[line['withheld']]} ({told})"
     if line["withheld"] is not None:
-        return f"{where}: nothing left: {Reason[line['withheld']]}"
+        story = f" ({line['story']})" if "story" in line else ""
+        return f"{where}: nothing left: {Reason[line['withheld']]}{story}"
     size = sum(field["bytes"] for field in line["fields"].values())
     return f"{where}: {', '.join(line['fields'])} left, {size:,} bytes"
 

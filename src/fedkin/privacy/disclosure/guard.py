@@ -88,14 +88,18 @@ class Guard:
     def _differs_by(self) -> int:
         return self.look.n_rows if self.released is None else self.released.closest(self.clients)
 
-    def question(self, step: str, digest: str) -> Fault | None:
-        """Count a question before anything is computed; the same one once more counts once."""
+    def question(self, step: str, digest: str, most: int | None = None) -> Fault | None:
+        """Count a question before anything is computed; the same one once more counts once.
+
+        `most` is what a program puts to the step, where that is known.
+        """
         asked = self._asked.setdefault(step, [])
         short = digest[:_SHORT]
         if short in asked:
             return None
         total = 1 + sum(map(len, self._asked.values()))
-        if total > self.rules.questions or len(asked) >= self.rules.questions_per_step:
+        budget = self.rules.questions_per_step if most is None else most
+        if total > self.rules.questions or len(asked) >= min(budget, self.rules.questions_per_step):
             logger.warning("question %d of the run, step %s: over the budget", total, step)
             return Fault(Reason.BUDGET)
         asked.append(short)

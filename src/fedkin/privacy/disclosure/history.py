@@ -31,10 +31,13 @@ def _weights(table: dict[str, Indices]) -> Indices:
 
 
 class Released:
-    """Tables on which runs of this site have drawn, in a folder of the site's own."""
+    """Tables on which runs of this site have drawn, in a folder of the site's own.
 
-    def __init__(self, folder: Path, salt: bytes) -> None:
-        self.folder, self.salt = folder, salt
+    One that does not keep (`keeps`) looks only: for a dry run, of which nothing leaves.
+    """
+
+    def __init__(self, folder: Path, salt: bytes, keeps: bool = True) -> None:
+        self.folder, self.salt, self.keeps = folder, salt, keeps
 
     def closest(self, clients: Federation) -> int:
         """The fewest rows by which these differ from a table of an earlier run.
@@ -65,6 +68,8 @@ class Released:
 
     def keep(self, clients: Federation) -> None:
         """A reply about these rows leaves."""
+        if not self.keeps:
+            return
         own = self._with_weights(clients)
         path = private_folder(self.folder) / f"{self._name(own)}.npz"
         if not path.exists():
@@ -78,10 +83,12 @@ class Released:
         """
         own = np.ascontiguousarray(parts).tobytes()
         seen = hashlib.blake2b(own, key=self.salt[:64], digest_size=16).hexdigest()
-        path = private_folder(self.folder) / f"{self._name(self._hashed(clients))}.cut"
+        path = self.folder / f"{self._name(self._hashed(clients))}.cut"
         if path.exists():
             return path.read_text() != seen
-        write_bytes(path, seen.encode())
+        if self.keeps:
+            private_folder(self.folder)
+            write_bytes(path, seen.encode())
         return False
 
     def _name(self, own: dict[str, Indices]) -> str:

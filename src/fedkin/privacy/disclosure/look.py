@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedkin.arrays import Floats, Indices
+from fedkin.arrays import Bools, Floats, Indices
 from fedkin.federation import Federation
 
 # Whole numbers from 0 up to this are codes of levels, and their column is a table of counts.
@@ -53,7 +53,7 @@ class Table:
                 table, axis=0, return_inverse=True, return_counts=True
             )
             self.place, self.copies = self.place.ravel(), counts.astype(np.float64)
-        self.members = _members(self.rows[:, coded])
+        self.members = _members(_codes(self.rows))
 
     def look(self, weights: Floats | None = None) -> Look:
         """Look at all rows, or at what is left of them in sums with these weights (n,)."""
@@ -99,7 +99,7 @@ def examine_all(clients: Federation) -> list[Look]:
     coded = _coded(table)
     sizes = clients.sizes
     distinct = sizes if coded.all() else _distinct_counts(clients, table)
-    cells, pairs = _cells_of_all(clients, table[:, coded])
+    cells, pairs = _cells_of_all(clients, _codes(table))
     leverage = _leverage_of_all(clients, table)
     rows = zip(sizes.tolist(), distinct.tolist(), cells.tolist(), pairs.tolist(), leverage.tolist())
     return [Look(n, own, clients.n_features, cell, pair, h) for n, own, cell, pair, h in rows]
@@ -151,12 +151,24 @@ def _leverage_of_all(clients: Federation, table: Floats) -> Floats:
     return highest
 
 
-def _coded(table: Floats) -> np.ndarray:
+def _coded(table: Floats) -> Bools:
     """Which columns hold codes of levels: few whole numbers from 0 on, more than one of them."""
     whole = ((table == np.floor(table)) & (table >= 0) & (table <= HIGHEST_CODE)).all(axis=0)
-    varies = (table != table[0]).any(axis=0)
-    coded: np.ndarray = whole & varies
+    varies = (table != table[:1]).any(axis=0)
+    coded: Bools = whole & varies
     return coded
+
+
+def _codes(table: Floats) -> Floats:
+    """The columns that are tables of counts, as codes (n, c).
+
+    Those that hold codes, and those with two values, whatever they are: sums over -1 and 1, or over
+    10 and 20, tell of either half what sums over 0 and 1 do.
+    """
+    lowest, highest = table.min(axis=0, initial=np.inf), table.max(axis=0, initial=-np.inf)
+    two = ((table == lowest) | (table == highest)).all(axis=0) & (lowest < highest)
+    codes: Floats = np.where(two, table == highest, table)[:, _coded(table) | two]
+    return codes
 
 
 def _members(codes: Floats) -> Floats:
