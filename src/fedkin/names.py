@@ -66,7 +66,7 @@ def _names_of_rows(values: list[Any]) -> list[str]:
         except ValueError:
             nameless.append(i + 1)
     if len(nameless) > 1:
-        others = f"nor have {len(nameless) - 1} others"
+        others = "nor has 1 other" if len(nameless) == 2 else f"nor have {len(nameless) - 1} others"
         raise ValueError(
             f"row {nameless[0]} has no site name, {others}; fill them in or drop these rows"
         )

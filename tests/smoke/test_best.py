@@ -251,3 +251,9 @@ def test_where_staying_alone_weighs_most_but_scores_less_that_is_not_called_clea
     metrics["log"] = replace(metrics["log"], totals=totals)
     other.held_out_ = replace(fitted.held_out_, metrics=metrics)
     assert "Joining does not help: no way of sharing" in answer(other)
+
+
+def test_sites_of_one_row_each_cannot_be_left_out():
+    X, y, _ = made(4, 5)
+    with pytest.raises(ValueError, match="each of the 20 sites has one row"):
+        Best(random_state=0).fit(X, y, groups=np.arange(20))

@@ -187,6 +187,11 @@ class Best(FederatedEstimator):
         data = self._data_of(X, y, groups)
         if len(data.X) < 2:
             raise ValueError("ways are compared at rows left out, which needs two; n_samples=1")
+        if data.sizes.max() < 2:
+            raise ValueError(
+                f"ways are compared at rows left out, but each of the {data.n_clients} sites has "
+                "one row; see whether the column of sites is an identifier of rows"
+            )
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         ways = self._candidates_for(data, seed)
         # Hundreds of fits to small matrices: threads would wait for each other.

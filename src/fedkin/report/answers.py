@@ -13,6 +13,8 @@ from fedkin.tables import read_out
 
 # Sites named in a sentence.
 NAMED = 5
+# Methods that are there to be compared with, for which rows leave their sites.
+ROWS_TOGETHER = {"PooledGP", "PooledEM", "CoKriging"}
 
 
 def answer(model: Any, record: Mapping[str, Any] | None = None) -> str:
@@ -175,6 +177,10 @@ def _degrees(model: Any) -> list[str]:
 
 def _curves(model: Any) -> list[str]:
     m = len(model.client_names_)
+    if not getattr(getattr(model, "_result", None), "learnt", True):
+        return ["Nothing was learnt: no site has two rows whose targets differ."]
+    if m == 1:
+        return ["There is one site only: its own curve with bands, shared with nobody."]
     if type(model).__name__ == "LocalGP":
         return [f"Each of {m} sites has a curve of its own; nothing was shared."]
     if type(model).__name__ == "PooledGP":
@@ -187,7 +193,12 @@ def _curves(model: Any) -> list[str]:
 
 def _groups(model: Any) -> list[str]:
     m, R = len(model.client_names_), model.n_components_
-    sentences = [f"{R} groups were found inside the {m} sites, with the same meaning everywhere."]
+    found = f"{R} groups were found" if R > 1 else "One group was found"
+    if m == 1:
+        return [f"There is one site only: {found[0].lower()}{found[1:]} inside it."]
+    if type(model).__name__ == "LocalEM" and not hasattr(model, "classes_"):
+        return [f"{found} at each of {m} sites alone; their order means nothing across sites."]
+    sentences = [f"{found} inside the {m} sites, with the same meaning everywhere."]
     if hasattr(model, "weights_"):
         typical = np.median(model.weights_, axis=0)
         shares = ", ".join(f"{100 * share:.0f} %" for share in typical[:8])
@@ -201,6 +212,8 @@ def _benefit(record: Mapping[str, Any]) -> list[str]:
 
 
 def _travelled(model: Any) -> str:
+    if type(model).__name__ in ROWS_TOGETHER:
+        return "For this all rows were brought to one place."
     traffic, m = model.traffic_, max(1, len(model.client_names_))
     if not traffic.rounds:
         return ""

@@ -131,6 +131,11 @@ class MixtureResult(Result):
         has = self.heard & (weights.reshape(len(weights), -1).sum(axis=1) > 0)
         return _where(has, weights, weights[has].mean(axis=0))
 
+    def average_of(self, weights: Floats, settings: Any) -> Floats:
+        """Average over sites of weights (m, ..., R), in the order of the centres."""
+        average: Floats = weights[self.heard].mean(axis=0)
+        return average
+
     def _shared_scale(self, settings: Any) -> Floats | None:
         """The noise of every site (m,), or the covariance of all (d, d), where they share it."""
         if settings.family == "regression":
@@ -163,7 +168,7 @@ class MixtureResult(Result):
     def _population(self, about: About) -> dict[str, Any]:
         columns: dict[str, Any] = {"group": np.arange(self._n_groups(about))}
         if self.weights is not None:
-            columns["mean weight"] = self.weights[self.heard].mean(axis=0)
+            columns["mean weight"] = self.average_of(self.weights, about.settings)
         if self.between_variance is not None and np.isfinite(self.between_variance).all():
             columns["spread between sites"] = np.sqrt(self.between_variance)
         if self.centers is not None:
