@@ -173,6 +173,11 @@ def constant_at_some(columns: Mapping[str, list[str]]) -> list[str]:
     return [f"{len(columns)} columns are constant at some sites: {shown}{more}"]
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things in words: '1 site', '2 sites'."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def sites_listed(names: Any) -> str:
     """Names of sites, with how many they are, for a sentence."""
     return f"{len(names)} sites: {listed(names)}" if len(names) > 1 else f"site {listed(names)}"

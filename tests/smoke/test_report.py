@@ -332,3 +332,14 @@ def test_marks_stand_out_from_dark_paper(pages):
     line, paper = ([int(v) for v in re.findall(r"\d+", text)[:3]] for text in (line, paper))
     seen = [share * a + (1 - share) * b for a, b in zip(line, paper)]
     assert (light(seen) + 0.05) / (light(paper) + 0.05) > 3
+
+
+@pytest.mark.parametrize("model", [MixedModel(), FMLR(), FGPR(common=False), FedGrEM(1)])
+def test_one_site_is_spoken_of_as_one(model):
+    data = sites_of_kinds(1, 30)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(data)
+    told = answer(model) + model.summary().title
+    assert "one site only" in told and "1 site," in told
+    assert not re.search(r"\b1 (sites|priors|groups)", told)

@@ -40,7 +40,7 @@ from fedkin.models.stacking import (
     point_weights,
     stack,
 )
-from fedkin.names import listed
+from fedkin.names import counted, listed
 from fedkin.protocol import Traffic
 from fedkin.settings import Whole, one_of
 from fedkin.tables import Summary, Table
@@ -514,7 +514,7 @@ class Best(FederatedEstimator):
             "Weights at every site",
         )
         tables = {"ways": ways, "sites": sites, "traffic": self.traffic_.table()}
-        title = f"Best: {len(self.client_names_)} sites, {len(self.ways_)} ways"
+        title = f"Best: {counted(len(self.client_names_), 'site')}, {len(self.ways_)} ways"
         kept_back = getattr(self, "kept_back_", {}).items()
         notes = [f"{way!r} was not compared: sites keep it back ({why})." for way, why in kept_back]
         return Summary(title, tables, [self._in_words(won), *notes, self.traffic_.sentence()])

@@ -164,7 +164,10 @@ def _degrees(model: Any) -> list[str]:
         f"(95 % from {read_out(ends[j, 0])} to {read_out(ends[j, 1])})"
         for j in clearest
     )
-    sentences = [f"Common to all {m} sites: the effect of {effects}."] if effects else []
+    whose = f"Common to all {m} sites" if m > 1 else "There is one site only, shared with nobody"
+    sentences = [f"{whose}: the effect of {effects}."] if effects else []
+    if m == 1:
+        return sentences
     test = model.difference_test_
     if test is not None and hasattr(test, "p_value"):
         verdict = "differ" if test.p_value < 0.05 else "do not differ for certain"
@@ -184,7 +187,7 @@ def _curves(model: Any) -> list[str]:
     if type(model).__name__ == "LocalGP":
         return [f"Each of {m} sites has a curve of its own; nothing was shared."]
     if type(model).__name__ == "PooledGP":
-        return [f"One curve serves all {m} sites; their rows were brought together."]
+        return [f"One curve serves all {m} sites."]
     P, own = model.n_priors_, int(np.sum(model.own_))
     said = f"{m} sites draw their curves from {'one prior' if P == 1 else f'{P} priors'}"
     more = f"; {own} of them have hyper-parameters of their own" if own else ""

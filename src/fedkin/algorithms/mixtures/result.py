@@ -10,7 +10,7 @@ import numpy as np
 from fedkin.arrays import Array, Bools, Floats
 from fedkin.models.component_errors import ComponentErrors
 from fedkin.models.estimates import LEVEL, Estimates, terms_of
-from fedkin.names import sites_listed
+from fedkin.names import counted, sites_listed
 from fedkin.protocol import Memory, Result
 from fedkin.protocol.runs import About
 from fedkin.shrinkage import borrowed
@@ -148,9 +148,9 @@ class MixtureResult(Result):
 
     def title(self, about: About) -> str:
         """The fit in half a line."""
-        kind = "regressions" if about.settings.family == "regression" else "groups"
+        kind = "regression" if about.settings.family == "regression" else "group"
         return (
-            f"{len(about.sites)} sites, {self._n_groups(about)} {kind}, "
+            f"{counted(len(about.sites), 'site')}, {counted(self._n_groups(about), kind)}, "
             f"log likelihood {np.nansum(self.site_loglik):.6g}"
         )
 
