@@ -67,7 +67,7 @@ def _best_way(model: Any) -> list[str]:
     """Which way of sharing has the largest weight, how well it foretells, and what it found."""
     ways, best, m = list(model.ways_), model.best_way_, len(model.client_names_)
     scores = dict(zip(ways, model.held_out_.typical("log")))
-    what = f" ({WAYS[best]})" if best in WAYS else ""
+    what = f" ({_what_it_is(best, model.fitted_[best])})" if best in WAYS else ""
     won = int((model.site_weights_.argmax(axis=1) == ways.index(best)).sum())
     share = f"{100 * model.weights_[ways.index(best)]:.0f} %"
     second = sorted((way for way in ways if way != best), key=lambda way: -scores[way])[:1]
@@ -85,6 +85,14 @@ def _best_way(model: Any) -> list[str]:
         _alone_is_best(model) if best == "alone" else "",
         *(_found(winner) if hasattr(winner, "client_names_") else ()),
     ]
+
+
+def _what_it_is(way: str, fitted: Any) -> str:
+    """A way in words; of kinds that turned out to be one, that."""
+    if getattr(fitted, "responsibilities_", None) is None or fitted.n_components_ > 1:
+        return WAYS[way]
+    degrees = bool(getattr(fitted, "degrees_", False))
+    return "here one kind, from which sites depart by degrees" if degrees else "here one kind"
 
 
 def _alone_is_best(model: Any) -> str:
