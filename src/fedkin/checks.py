@@ -289,9 +289,12 @@ def copied_tables(look: Looked) -> Iterator[Finding]:
 def identifiers(look: Looked) -> Iterator[Finding]:
     """A column that numbers the rows."""
     data, n = look.data, len(look.data.X)
+    # Dates may have a day for every row, and tell much.
+    coded = () if data.encoding is None else data.encoding.columns
+    dates = {column.name for column in coded if column.kind == "date"}
     for j, name in enumerate(data.feature_names):
         values = data.X[:, j]
-        if n < 20 or not look.whole[j] or look.distinct[j] < 0.9 * n:
+        if n < 20 or not look.whole[j] or look.distinct[j] < 0.9 * n or name in dates:
             continue
         consecutive = look.distinct[j] == n and np.ptp(values) == n - 1
         if consecutive or name.strip().lower() in ID_NAMES:

@@ -7,8 +7,8 @@
 * A date becomes days since 1 January 1970.
 * Missing numbers stop a fit, by site and column, unless rows that have them are dropped.
 * A column with more than fifty different words is a name, not a category, and is refused; so is one
-  of many numbers with some words among them, as they would become levels. Whatever is refused is
-  told all at once.
+  of many numbers with some words among them, or of dates that are text or have words among them, as
+  they would become levels. Whatever is refused is told all at once.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,11 @@ MOST_LEVELS = 50
 MANY_NUMBERS = 10
 MISSING = "(missing)"
 NO_WORD = {"", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"}
+# Dates as files may have them: 2026-01-31 and 31.01.2026, with or without a time of day.
+DATE = re.compile(
+    r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)(?!\d)"
+    r"|(?P<days>\d{1,2})\.(?P<months>\d{1,2})\.(?P<years>\d{4})(?!\d)"
+)
 # What numbers and dates are written with, in any country: 1'234.50, 1.234,5 %, 31/1/2026, 12:30.
 DIGITS_AND_MARKS = re.compile(r"^[-+$€£%°\d.,:/'’\s]*\d[-+$€£%°\d.,:/'’\s]*$")
 MILLISECONDS_A_DAY = 86_400_000.0
@@ -181,6 +187,7 @@ def _column(column: Any, name: str) -> Column:
     if kind != "levels":
         return Column(name, kind)
     _no_words_among_numbers(column, f"column {name!r}")
+    _no_dates_as_words(column, f"column {name!r}")
     levels, n_rows = _levels(column)
     if len(levels) > MOST_LEVELS:
         raise ValueError(
@@ -207,13 +214,46 @@ def _no_words_among_numbers(column: Any, what: str) -> None:
     strange = sorted(word for word in met if not _is_number(word))
     if not strange or len(met) - len(strange) <= max(MANY_NUMBERS, len(strange)):
         return
+    raise ValueError(f"{what} holds numbers, but {_where(strange, words)}")
+
+
+def _where(strange: Sequence[str], words: Array) -> str:
+    """Words that should not be there, where they are, and what to do about them."""
     first = next(k for k, word in enumerate(words) if word in strange)
     n_rows = sum(word in strange for word in words.tolist())
-    raise ValueError(
-        f"{what} holds numbers, but {listed(strange, 3)} in {n_rows} of {len(words)} rows (row "
-        f"{first + 1} first); correct {'it' if n_rows == 1 else 'them'}, or leave the cell empty "
-        "if it is missing"
+    return (
+        f"{listed(strange, 3)} in {n_rows} of {len(words)} rows (row {first + 1} first); correct "
+        f"{'it' if n_rows == 1 else 'them'}, or leave the cell empty if it is missing"
     )
+
+
+def _no_dates_as_words(column: Any, what: str) -> None:
+    """Complain of dates that are no dates yet: as levels, every day would be a kind of its own."""
+    if _categories(column):
+        return
+    words = words_of(column)
+    met = set(words.tolist()) - {MISSING}
+    strange = sorted(word for word in met if not _is_date(word))
+    if len(met) <= 2 * len(strange):
+        return
+    if strange:
+        raise ValueError(f"{what} holds dates, but {_where(strange, words)}")
+    raise ValueError(
+        f"{what} holds dates as text, such as {listed(sorted(met), 2)}; turn them into dates "
+        "(pandas.to_datetime); in a file, spell all of them in one way"
+    )
+
+
+def _is_date(word: str) -> bool:
+    found = DATE.match(word)
+    if not found:
+        return False
+    year, month, day = (int(found[k] or found[f"{k}s"]) for k in ("year", "month", "day"))
+    try:
+        date(year, month, day)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_number(word: str) -> bool:

@@ -66,7 +66,7 @@ def _names_of_rows(values: list[Any]) -> list[str]:
         except ValueError:
             nameless.append(i + 1)
     if len(nameless) > 1:
-        others = f"nor have {len(nameless) - 1} others"
+        others = "nor has 1 other" if len(nameless) == 2 else f"nor have {len(nameless) - 1} others"
         raise ValueError(
             f"row {nameless[0]} has no site name, {others}; fill them in or drop these rows"
         )
@@ -171,6 +171,11 @@ def constant_at_some(columns: Mapping[str, list[str]]) -> list[str]:
     shown = ", ".join(f"{name!r} at {len(columns[name])}" for name in often[:FEW_COLUMNS])
     more = f" and {len(often) - FEW_COLUMNS} more"
     return [f"{len(columns)} columns are constant at some sites: {shown}{more}"]
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things in words: '1 site', '2 sites'."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def sites_listed(names: Any) -> str:

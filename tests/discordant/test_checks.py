@@ -5,10 +5,12 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 
 from fedkin import Federation, MixedModel
 from fedkin.checks import CHECKS, NUMBERS_AT_FIT, checks_of_table, findings_at_fit
+from fedkin.estimators.mixture_checks import FEW, ORIGIN, UNITS
 from fedkin.inference import CheckWarning, checks
 
 
@@ -97,7 +99,7 @@ def test_every_check_can_be_raised_here_and_is_on_the_page():
     assert set(RAISED) == {"FK001", "FK002", *CHECKS}
     page = (Path(__file__).parents[2] / "docs" / "checks.md").read_text(encoding="utf-8")
     told = dict(re.findall(r"^\| (FK\d+) \| (.*?) \|", page, flags=re.M))
-    assert set(told) == set(RAISED)
+    assert set(told) == {*RAISED, UNITS, ORIGIN, FEW}  # these are told by fits of groups of rows
     assert all(told[code] == check.__doc__ for code, check in CHECKS.items())
 
 
@@ -202,3 +204,11 @@ def test_a_table_with_words_and_gaps_is_checked_as_a_whole():
     found = checks_of_table(frame, "site", "y")
     assert found.codes[:2] == ["FK001", "FK008"], str(found)
     assert sum(finding.code == "FK001" for finding in found) <= 5
+
+
+def test_a_date_for_every_row_is_no_number_of_the_row():
+    columns = {"site": ["a", "b", "c"] * 20, "y": [k % 7 for k in range(60)]}
+    span = pandas.date_range("2026-01-01", periods=60)
+    dates = Federation.from_frame(pandas.DataFrame({**columns, "day": span}), "site", "y")
+    numbers = Federation.from_frame(pandas.DataFrame({**columns, "day": range(60)}), "site", "y")
+    assert "FK008" not in checks(dates).codes and "FK008" in checks(numbers).codes

@@ -3,6 +3,7 @@
 import gzip
 
 import numpy as np
+import pandas
 import pytest
 
 from fedkin import Federation, FederationError
@@ -192,3 +193,18 @@ def test_a_column_of_many_words_says_what_it_may_be(tmp_path):
     who, cost = map(str, raised.value.findings)
     assert "'p0', 'p1' and 58 more: names, not a category; leave it out" in who
     assert "numbers or dates in a spelling that is not known here; write 1234.5" in cost
+
+
+def test_dates_that_are_text_are_no_levels(tmp_path):
+    days = ["2026-01-01", "2026-01-02", "2026-02-28"] * 2
+    frame = pandas.DataFrame({"site": list("aabbcc"), "day": days, "y": range(6)})
+    with pytest.raises(FederationError, match=r"holds dates as text.*pandas\.to_datetime"):
+        Federation.from_frame(frame, target="y")
+    for slip in ("2026-02-30", "last week"):
+        lines = [f"{s},{d},{k}" for s, d, k in zip("aabbcc", [*days[:5], slip], range(6))]
+        path = written(tmp_path / "d.csv", "\n".join(["site,day,y", *lines]).encode())
+        told = f"'day' holds dates, but '{slip}' in 1 of 6 rows .row 6 first"
+        with pytest.raises(FederationError, match=told):
+            Federation.from_frame(read_frame(path), target="y")
+    meant = frame.assign(day=frame.day.astype("category"))
+    assert Federation.from_frame(meant, target="y").n_features == 2  # whoever says so means levels

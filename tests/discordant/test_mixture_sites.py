@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
-from fedkin import TGMM, FedEM, Federation, FedGMM, FedGrEM, LocalEM
+from fedkin import TGMM, FedEM, Federation, FedGMM, FedGrEM, LocalEM, PooledEM
 from fedkin.algorithms.mixtures.coordinator import Coordinator
 from fedkin.algorithms.mixtures.fedgrem import FEDGREM, FedGremSettings
 from fedkin.datasets import make_gaussian_mixtures
@@ -63,6 +63,7 @@ def test_discordant_sites_are_coped_with(estimator):
             warnings.simplefilter("ignore", kind)
         warnings.filterwarnings("ignore", "1 of .* not part of the fit .*empty")
         warnings.filterwarnings("ignore", "the target .* of this Federation is not used")
+        warnings.filterwarnings("ignore", "FK027 .*'one row', 'two rows'")
         fitted = estimator.fit(SITES)
     assert {r.site for r in fitted.refusals_} == {"empty"}
     components = fitted.means_ if estimator.family == "gaussian" else fitted.coef_
@@ -184,3 +185,108 @@ def test_an_honest_site_of_few_rows_keeps_its_say_in_a_common_covariance():
     """Two components leave two thirds of the scatter of six rows, above the bound of one third."""
     server = TiedSites(np.array([6.0, 100.0, 100.0]), np.array([4.0, 100.0, 100.0]))
     assert server.covariance[0, 0] == pytest.approx(204 / 206)
+
+
+# ------------------------------------------------------------------ not in silence
+
+
+def groups_of_rows(m=6, n=40, seed=0):
+    rng = np.random.default_rng(seed)
+    label = rng.integers(0, 3, size=m * n)
+    X = np.array([[0.0, 0.0], [5.0, 0.0], [0.0, 5.0]])[label] + rng.normal(size=(m * n, 2))
+    return X, np.repeat([f"s{k}" for k in range(m)], n)
+
+
+def lines_of_rows(m=6, n=60, seed=0):
+    """About seven rows of ten follow one line, three another; and what is expected of a row."""
+    rng = np.random.default_rng(seed)
+    label = (rng.random(m * n) < 0.3).astype(int)
+    X = rng.normal(size=(m * n, 2))
+    coef, level = np.array([[2.0, 1.0], [-3.0, 0.0]]), np.array([0.0, 4.0])
+    y = (X * coef[label]).sum(axis=1) + level[label] + 0.3 * rng.normal(size=m * n)
+    share = label.mean()
+    expected = X @ ((1 - share) * coef[0] + share * coef[1]) + share * level[1]
+    return X, y, np.repeat([f"s{k}" for k in range(m)], n), expected
+
+
+def codes_told(estimator, *data, **more):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        estimator.fit(*data, **more)
+    return {getattr(warning.message, "code", None) for warning in caught} - {None}
+
+
+def test_a_pooled_fit_says_the_same_of_a_new_site_as_of_its_own():
+    X, sites = groups_of_rows()
+    model = PooledEM(3, random_state=0).fit(X, groups=sites)
+    assert np.array_equal(model.centers_, model.means_[0])
+    assert np.array_equal(model.predict(X, groups="new"), model.predict(X, groups=sites))
+
+
+@pytest.mark.parametrize("family", [PooledEM, LocalEM])
+def test_weights_for_a_new_site_are_those_of_the_lines_they_stand_beside(family):
+    X, y, sites, expected = lines_of_rows()
+    model = family(2, family="regression", fit_intercept=True, random_state=0)
+    model.fit(X, y, groups=sites)
+    assert len({tuple(np.argsort(c[:, 0])) for c in model.coef_}) == (2 if family is LocalEM else 1)
+    missed = model.predict(X, groups="new") - expected
+    assert np.sqrt(np.mean(missed**2)) < 0.15  # with weights exchanged it is above 1.5
+    shares = model.summary().tables["centers"]["mean weight"]
+    steep = int(np.argmin(model.centers_[:, 0]))
+    assert shares[steep] == pytest.approx(0.3, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("units", "kind", "told"),
+    [
+        ((1.0, 1.0), "identity", False),
+        ((10.0, 10.0), "identity", False),
+        ((1e-9, 1e-9), "identity", True),
+        ((1e-9, 1e-9), "tied", False),
+        ((1.0, 100.0), "identity", True),
+        ((1.0, 100.0), "full", False),
+        ((1.0, 1e5), "full", True),
+    ],
+)
+def test_units_in_which_groups_cannot_be_told_are_named(units, kind, told):
+    X, sites = groups_of_rows()
+    codes = codes_told(FedGrEM(3, covariance_type=kind, random_state=0), X * units, groups=sites)
+    assert ("FK025" in codes) == told
+
+
+@pytest.mark.parametrize(
+    "estimator", [FedGrEM(2, family="regression"), FedGMM(2), LocalEM(2, family="regression")]
+)
+def test_lines_through_the_origin_that_miss_the_target_are_named(estimator):
+    X, y, sites, _ = lines_of_rows()
+    estimator = estimator.set_params(random_state=0)
+    assert "FK026" in codes_told(estimator, X, y + 100.0, groups=sites)
+    assert "FK026" not in codes_told(estimator, X, y - y.mean(), groups=sites)
+    beside = estimator.set_params(fit_intercept=True)
+    assert "FK026" not in codes_told(beside, X, y + 100.0, groups=sites)
+
+
+def test_a_site_with_fewer_rows_than_groups_is_named_unless_weights_are_shared():
+    X, sites = groups_of_rows()
+    X, sites = np.r_[X, [[5.0, 0.0]]], np.r_[sites, ["lone"]]
+    alone, shared = (FedGrEM(3, share_weights=how, random_state=0) for how in (False, True))
+    assert "FK027" in codes_told(alone, X, groups=sites)
+    assert "FK027" not in codes_told(shared, X, groups=sites)
+    far = shared.predict([[5.0, 0.0], [0.0, 5.0]], groups="lone")
+    assert far[0] != far[1]
+
+
+@pytest.mark.parametrize("family", [FedGrEM, FedEM])
+def test_a_target_of_one_value_is_predicted_and_named(family):
+    X, y, sites, _ = lines_of_rows()
+    model = family(2, family="regression", fit_intercept=True, random_state=0)
+    assert "FK013" in codes_told(model, X, np.full_like(y, 5.0), groups=sites)
+    assert model.predict(X, groups=sites) == pytest.approx(5.0)
+
+
+def test_columns_far_from_zero_are_named_by_mixtures_of_regressions():
+    X, y, sites, _ = lines_of_rows()
+    with pytest.warns(RuntimeWarning, match="lost in rounding"):
+        FedGrEM(2, family="regression", fit_intercept=True, random_state=0).fit(
+            X + 1e6, y, groups=sites
+        )

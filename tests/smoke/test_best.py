@@ -273,3 +273,16 @@ def test_where_staying_alone_weighs_most_but_scores_less_that_is_not_called_clea
     metrics["log"] = replace(metrics["log"], totals=totals)
     other.held_out_ = replace(fitted.held_out_, metrics=metrics)
     assert "Joining does not help: no way of sharing" in answer(other)
+
+
+def test_sites_of_one_row_each_cannot_be_left_out():
+    X, y, _ = made(4, 5)
+    with pytest.raises(ValueError, match="each of the 20 sites has one row"):
+        Best(random_state=0).fit(X, y, groups=np.arange(20))
+
+
+def test_kinds_that_turn_out_to_be_one_are_not_called_a_few():
+    X, y, groups = made(12, 12, spread=0.7)
+    ways = {"by kind": FMLR(1, degrees=True, random_state=0), "alone": PlainRegression()}
+    told = answer(Best(ways, random_state=0).fit(X, y, groups=groups))
+    assert "'by kind' (here one kind, from which sites depart by degrees)" in told

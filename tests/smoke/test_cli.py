@@ -582,3 +582,72 @@ def test_a_column_that_is_missing_from_rows_to_predict_is_named_with_those_there
     done = run("predict", "model", "ask.csv")
     assert "no column 'e', which the model was fitted with" in str(done.exception)
     assert "the columns are clinic, a, b, c, d" in str(done.exception)
+
+
+def test_a_column_that_is_asked_for_and_dropped_is_an_error(table):
+    words = ("fit", "fmlr", table, "--client", "clinic")
+    for more in (("--features", "a,b", "--drop", "b"), ("--target", "y", "--drop", "y")):
+        done = run(*words, *more)
+        assert done.exit_code != 0 and "asked for, too" in str(done.exception)
+    done = run(*words, "--drop", "y")  # y is the target by default, but not one that is left out
+    assert done.exit_code != 0 and "needs a target" in str(done.exception)
+
+
+def test_rows_that_get_no_or_a_strangers_prediction_are_told(table, tmp_path):
+    run("fit", "fmlr", table, "--client", "clinic", "--out", "out")
+    header, first, second, *_ = table.read_text().splitlines()
+    site, *numbers = first.split(",")
+    stranger = ",".join(["elsewhere", *numbers])
+    lacking = ",".join([site, "", *numbers[1:]])
+    ask = tmp_path / "ask.csv"
+    ask.write_text("\n".join([header, lacking, first, stranger]) + "\n")
+    done = run("predict", "out", ask)
+    assert "1 of 3 rows lack a number: no prediction" in done.stderr
+    assert (
+        "1 of 2 rows are of sites that the model has nothing of (site 'elsewhere')" in done.stderr
+    )
+    assert len(done.stdout.splitlines()) == 4
+    ask.write_text("\n".join([header, first]) + "\n")
+    assert run("predict", "out", ask).stderr == ""
+
+    nameless = ",".join(["", *second.split(",")[1:]])
+    ask.write_text("\n".join([header, lacking, first, nameless]) + "\n")
+    assert "row 3 has no site name" in str(run("predict", "out", ask).exception)
+    ask.write_text("\n".join([header, lacking]) + "\n")
+    assert "each of the 1 rows asked lacks a number" in str(run("predict", "out", ask).exception)
+    ask.write_text(header + "\n")
+    assert "a header but no rows" in str(run("predict", "out", ask).exception)
+
+
+def test_new_rows_without_a_number_can_be_left_out_of_adapting(table, tmp_path):
+    run("fit", "fmlr", table, "--client", "clinic", "--out", "out")
+    header, *rows = table.read_text().splitlines()
+    own = [",".join(["new", *row.split(",")[1:]]) for row in rows[:6]]
+    own[0] = ",".join(["new", "", *own[0].split(",")[2:]])
+    ask = tmp_path / "new.csv"
+    ask.write_text("\n".join([header, *own]) + "\n")
+    assert run("adapt", "out", ask, "--out", "wider").exit_code != 0
+    done = run("adapt", "out", ask, "--out", "wider", "--missing", "drop")
+    assert done.exit_code == 0 and "the model now knows new" in done.stdout
+
+
+def test_a_fit_that_learnt_nothing_needs_attention_and_says_so_first(tmp_path):
+    table = tmp_path / "ones.csv"
+    table.write_text("site,x,y\n" + "".join(f"s{k},{k},{k * k}\n" for k in range(8)))
+    done = run("fit", "fgpr", table, "--common", "false")
+    assert done.exit_code == 1
+    assert done.stdout.startswith("Nothing was learnt")
+
+
+def test_what_is_said_first_of_rivals_is_true_of_them(table):
+    words = (table, "--client", "clinic", "--drop", "y", "-k", 2)
+    alone, pooled = run("fit", "local-em", *words), run("fit", "pooled-em", *words)
+    assert "means nothing across sites" in alone.stdout and "no row left" in alone.stdout
+    assert "all rows were brought to one place" in pooled.stdout
+    assert "no row left" not in pooled.stdout
+
+
+def test_the_call_to_try_names_the_file_that_was_written(tmp_path):
+    done = run("data", "export", "kinds", tmp_path / "my kinds.csv")
+    call = done.stdout.split("try: ")[1]
+    assert str(tmp_path / "my kinds.csv") in shlex.split(call)

@@ -421,3 +421,11 @@ def test_what_classes_do_not_have_is_refused():
         model.predict(rows, return_std=True)
     with pytest.raises(ValueError, match="labels 'fly' are new"):
         model.adapt(rows[:3], ["sit", "fly", "sit"], groups="new")
+
+
+def test_sites_of_one_row_each_do_not_tell_noise_from_differences():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 1))
+    y = X[:, 0] + rng.normal(size=60)
+    with pytest.warns(UserWarning, match="no site has two rows"):
+        MixedModel("intercept").fit(X, y, groups=np.arange(60))

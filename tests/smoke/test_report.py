@@ -11,6 +11,7 @@ from tests.browser import WHY_NOT, Browser
 from tests.smoke.test_keeping import made
 
 from fedkin import FGPR, FMLR, ODCL, Federation, FedGrEM, MixedModel
+from fedkin.displays.specs import forest
 from fedkin.names import constant_at_some
 from fedkin.registry import ESTIMATORS
 from fedkin.report.answers import answer, answer_and_more
@@ -298,3 +299,47 @@ def test_a_phone_shows_everything_without_scrolling_sideways(pages):
             phone.open(place)
             assert phone.js("document.documentElement.scrollWidth") <= 390
             assert phone.errors == []
+
+
+def test_coefficients_of_classes_are_named_by_the_classes():
+    rng = np.random.default_rng(0)
+    X, sites = rng.normal(size=(200, 2)), np.repeat([f"s{k}" for k in range(5)], 40)
+    words = np.array(["calm", "ill", "well"])[np.clip(np.round(X[:, 0] + 1), 0, 2).astype(int)]
+    model = MixedModel(family="multinomial").fit(X, words, groups=sites)
+    told = forest(model, {})
+    assert told["groups"] == ["calm", "ill", "well"] and "classes" in told["title"]
+    codes = MixedModel(family="multinomial").fit(
+        X, np.searchsorted(model.classes_, words), groups=sites
+    )
+    record = {"data": {"encoding": {"classes": ["calm", "ill", "well"]}}}
+    assert forest(codes, record)["groups"] == ["calm", "ill", "well"]
+
+
+@in_browser
+def test_marks_stand_out_from_dark_paper(pages):
+    """A contrast of three to one is what marks need to be seen."""
+
+    def light(rgb):
+        part = [v / 255 for v in rgb]
+        part = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in part]
+        return 0.2126 * part[0] + 0.7152 * part[1] + 0.0722 * part[2]
+
+    with Browser(dark=True) as opened:
+        opened.open(pages["kinds"])
+        style = "getComputedStyle(document.querySelector('svg line[opacity]'))"
+        line, share = opened.js(f"{style}.stroke"), float(opened.js(f"{style}.opacity"))
+        paper = opened.js("getComputedStyle(document.body).backgroundColor")
+    line, paper = ([int(v) for v in re.findall(r"\d+", text)[:3]] for text in (line, paper))
+    seen = [share * a + (1 - share) * b for a, b in zip(line, paper)]
+    assert (light(seen) + 0.05) / (light(paper) + 0.05) > 3
+
+
+@pytest.mark.parametrize("model", [MixedModel(), FMLR(), FGPR(common=False), FedGrEM(1)])
+def test_one_site_is_spoken_of_as_one(model):
+    data = sites_of_kinds(1, 30)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(data)
+    told = answer(model) + model.summary().title
+    assert "one site only" in told and "1 site," in told
+    assert not re.search(r"\b1 (sites|priors|groups)", told)

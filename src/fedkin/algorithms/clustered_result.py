@@ -10,7 +10,7 @@ import numpy as np
 from fedkin.arrays import Array, Bools, Floats, Indices
 from fedkin.models.estimates import LEVEL, Estimates, terms_of
 from fedkin.models.sandwich import LEAST_CLIENTS
-from fedkin.names import listed
+from fedkin.names import counted, listed
 from fedkin.protocol import Result
 from fedkin.protocol.runs import About
 from fedkin.tables import Table
@@ -165,7 +165,10 @@ class ClusteredResult(Result):
 
     def title(self, about: About) -> str:
         """The fit in half a line."""
-        return f"{len(about.sites)} sites, {self.n_clusters} clusters, {about.settings.loss} loss"
+        return (
+            f"{counted(len(about.sites), 'site')}, {counted(int(self.n_clusters), 'cluster')}, "
+            f"{about.settings.loss} loss"
+        )
 
     def tables(self, about: About) -> dict[str, Table]:
         """Clusters, sites, and the choice of the clusters' number."""

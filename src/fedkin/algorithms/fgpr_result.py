@@ -15,6 +15,7 @@ from fedkin.models.common_site import Shared, Units
 from fedkin.models.common_site import form_of as common_form
 from fedkin.models.estimates import LEVEL, Estimates
 from fedkin.models.kernels import Form, default_spec, form_of
+from fedkin.names import counted
 from fedkin.protocol import Memory, Result
 from fedkin.protocol.runs import About
 from fedkin.tables import Table
@@ -291,14 +292,14 @@ class FgprResult(Result):
 
     def title(self, about: About) -> str:
         """The fit in half a line."""
-        sites, priors = len(about.sites), len(self.weights)
+        sites, priors = counted(len(about.sites), "site"), counted(len(self.weights), "prior")
         if not self.learnt:
-            return f"{sites} sites, nothing learnt"
+            return f"{sites}, nothing learnt"
         if self.common_bound is not None and self.uses_common[-1]:
             around = int(self.uses_common[:-1].sum())
             bound = f"log likelihood at least {self.common_bound:.6g}"
-            return f"{sites} sites, {around} of them around a common curve, {bound}"
-        return f"{sites} sites, {priors} priors, log likelihood {self.loglik:.6g}"
+            return f"{sites}, {around} of them around a common curve, {bound}"
+        return f"{sites}, {priors}, log likelihood {self.loglik:.6g}"
 
     def tables(self, about: About) -> dict[str, Table]:
         """Priors, sites, and the choice of their number."""

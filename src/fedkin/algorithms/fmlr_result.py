@@ -14,6 +14,7 @@ from fedkin.models.kinds_degrees_fit import KindsFit, Way
 from fedkin.models.kinds_prediction import HARDLY_REGULAR
 from fedkin.models.random_covariance import correlations
 from fedkin.models.sandwich import LEAST_CLIENTS
+from fedkin.names import counted
 from fedkin.protocol import Memory, Result
 from fedkin.protocol.runs import About
 from fedkin.tables import Table
@@ -211,7 +212,7 @@ class FmlrResult(Result):
         own = " (of a typical site)" if self.own_noise else ""
         word = "regression" if self.n_components == 1 else "regressions"
         return (
-            f"{len(about.sites)} sites, {self.n_components} {word}{degrees}, "
+            f"{counted(len(about.sites), 'site')}, {self.n_components} {word}{degrees}, "
             f"noise {self.sigma:.4g}{own}, log likelihood {self.loglik:.6g}"
         )
 

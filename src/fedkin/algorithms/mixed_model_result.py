@@ -18,6 +18,7 @@ from fedkin.arrays import Array, Bools, Floats, Indices
 from fedkin.models.linear_mixed_fit import LinearMixedFit
 from fedkin.models.robust_mixed import ODD, RobustFit
 from fedkin.models.site_noise_fit import SiteNoiseFit
+from fedkin.names import counted
 from fedkin.protocol import Result, over_roster
 from fedkin.protocol.runs import About
 from fedkin.tables import Table
@@ -280,7 +281,7 @@ class MixedModelResult(Result):
         kind = settings.method.upper() if settings.gaussian else f"ML, {settings.family}"
         n_rows = np.nansum(self.site_rows)
         return (
-            f"{len(about.sites)} sites, {n_rows:,.0f} rows, fitted by {kind}, "
+            f"{counted(len(about.sites), 'site')}, {n_rows:,.0f} rows, fitted by {kind}, "
             f"-2 log likelihood {-2 * self.loglik:.4f}"
         )
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedkin.algorithms.softmax_mixed_sites import Told
 from fedkin.arrays import Array, Floats, Indices
+from fedkin.names import counted
 from fedkin.protocol import Result
 from fedkin.protocol.runs import About
 from fedkin.tables import Table
@@ -61,8 +62,8 @@ class SoftmaxMixedResult(Result):
     def title(self, about: About) -> str:
         """The fit in half a line."""
         return (
-            f"{len(about.sites)} sites, {np.nansum(self.site_rows):,.0f} rows, {len(self.coef)} "
-            f"classes; log loss of rows left out {self.loss:.3f}"
+            f"{counted(len(about.sites), 'site')}, {np.nansum(self.site_rows):,.0f} rows, "
+            f"{len(self.coef)} classes; log loss of rows left out {self.loss:.3f}"
         )
 
     def tables(self, about: About) -> dict[str, Table]:

@@ -55,19 +55,25 @@ class TableOptions:
 
     def columns(self, frame: Any) -> list[str] | None:
         """The columns that were chosen, without those to leave out; None for all."""
-        chosen, dropped = _named(self.features), _named(self.drop)
+        chosen, dropped = _named(self.features), self.dropped
         unknown = [name for name in dropped if name not in frame.column_names]
         if unknown:
             raise ValueError(
                 f"--drop: there is no column {unknown[0]!r}; the columns are "
                 f"{', '.join(frame.column_names)}"
             )
+        both = [name for name in dropped if name in (*chosen, self.client, self.target)]
+        if both:
+            raise ValueError(f"--drop leaves out column {both[0]!r}, which is asked for, too")
         if not chosen and not dropped:
             return None
         taken = {self.client, self.target, *dropped}
-        return [n for n in chosen if n not in dropped] or [
-            name for name in frame.column_names if name not in taken
-        ]
+        return chosen or [name for name in frame.column_names if name not in taken]
+
+    @property
+    def dropped(self) -> list[str]:
+        """Names of the columns to leave out."""
+        return _named(self.drop)
 
     def federation(self, classes: bool = False, target_used: bool = True) -> Any:
         """The table as a federation; without a target if none is used."""
@@ -77,8 +83,7 @@ class TableOptions:
         columns = self.columns(frame)
         if columns is None and self.target is not None and not target_used:
             columns = [n for n in frame.column_names if n not in (self.client, self.target)]
-        if not frame.num_rows:
-            raise ValueError(f"{self.data}: the file has a header but no rows")
+        check_rows(frame, self.data)
         return Federation.from_frame(
             frame,
             self.client,
@@ -87,6 +92,12 @@ class TableOptions:
             missing=self.missing,  # type: ignore[arg-type]
             classes=classes,
         )
+
+
+def check_rows(frame: Any, path: Path) -> None:
+    """Complain about a table without rows."""
+    if not frame.num_rows:
+        raise ValueError(f"{path}: the file has a header but no rows")
 
 
 def _named(names: str | None) -> list[str]:

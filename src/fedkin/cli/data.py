@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -191,4 +192,5 @@ def export(
         parquet.write_table(table, out)
     else:
         csv.write_csv(table, out)
-    typer.echo(f"wrote {out}; try: {EXAMPLES[name].call}")
+    call = EXAMPLES[name].call.replace(f"{name}.csv", shlex.quote(str(out)))
+    typer.echo(f"wrote {out}; try: {call}")

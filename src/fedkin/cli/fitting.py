@@ -28,6 +28,8 @@ from fedkin.cli.options import (
 
 NEEDS_ATTENTION = 1
 RUNS = Path("fedkin-runs")
+# The warning of a fit that ended where it began, by name: its room need not be imported.
+NOTHING_LEARNT = "NothingLearntWarning"
 # Methods that bring rows together: there is no protocol whose journal could be kept.
 WITHOUT_JOURNAL = {"PooledGP", "PooledEM", "CoKriging", "ClusterOracle", "Best"}
 
@@ -290,7 +292,7 @@ def _with_target(options: FitOptions, model: Any) -> TableOptions:
     table = options.table
     if table.target is not None or not model._uses_target():
         return table
-    columns = table.frame().column_names
+    columns = [name for name in table.frame().column_names if name not in table.dropped]
     if "y" not in columns and type(model).__name__ == "Best":
         return table
     if "y" not in columns:
@@ -330,6 +332,7 @@ def fit(options: FitOptions) -> None:
 
         table = options.table
         asked_frame = read_frame(options.predict, table.sep, table.decimal, table.encoding)
+        asking.check_rows(asked_frame, options.predict)
     table = _with_target(options, model)
     federation = _federation(table, model)
     check_counts(model, federation)
@@ -366,6 +369,7 @@ def fit(options: FitOptions) -> None:
         name, place = plain(options.method), shlex.quote(str(folder.path / CONFIGURATION))
         typer.echo(f"\nAre sites better off than alone? fedkin compare {name} --config {place}")
     nothing = any("there is nothing to learn" in check for check in checks)
+    nothing |= any(warning.category.__name__ == NOTHING_LEARNT for warning in caught)
     if missing or nothing or (options.strict and (told or checks)):
         raise typer.Exit(NEEDS_ATTENTION)
 

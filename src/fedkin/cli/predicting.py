@@ -45,6 +45,7 @@ def predict(
     if client is not None:
         record = {**record, "data": {**record["data"], "client": client}}
     frame = read_frame(data, sep, decimal, encoding)
+    asking.check_rows(frame, data)
     table = predicted(fitted, frame, record, level)
     if as_json:
         typer.echo(json_text(table.to_pylist(), indent=1))
@@ -67,6 +68,7 @@ def adapt(
     sep: asking.Sep = None,
     decimal: asking.Decimal = None,
     encoding: asking.FileEncoding = None,
+    missing: asking.Missing = "error",
 ) -> None:
     """Give a model the rows of sites it has not seen; what is shared stays as it is."""
     from dataclasses import replace
@@ -80,12 +82,15 @@ def adapt(
         raise ValueError(f"{type(fitted).__name__} cannot be adapted to new sites")
     about = record["data"]
     target = (target or about["target"]) if fitted._uses_target() else None
+    frame = read_frame(data, sep, decimal, encoding)
+    asking.check_rows(frame, data)
     rows = Federation.from_frame(
-        read_frame(data, sep, decimal, encoding),
+        frame,
         client or about["client"],
         target,
         None if about["encoding"] else about["features"],
         encoding=encoding_of(record),
+        missing=missing,  # type: ignore[arg-type]
     )
     fitted.adapt(replace(rows, X=scaled(rows.X, record)))
     out.mkdir(parents=True, exist_ok=True)
@@ -148,28 +153,37 @@ def encoding_of(record: dict[str, Any]) -> Any:
 def predicted(fitted: Any, frame: Any, record: dict[str, Any], level: float | None = None) -> Any:
     """The table asked, in its order, with what the model says of every row beside it.
 
-    A row that lacks a number gets no prediction.
+    A row that lacks a number gets no prediction; how many do, and which sites the model does not
+    know, is told.
     """
     import narwhals.stable.v1 as nw
     import numpy as np
     import pyarrow
 
     from fedkin.levels import Column, Encoding
+    from fedkin.names import canonical_names
 
     about = record["data"]
     table = nw.from_native(frame, eager_only=True)
     encoding = encoding_of(record) or Encoding(tuple(Column(n) for n in about["features"]))
     X = scaled(encoding.matrix(table), record)
     whole = np.flatnonzero(np.isfinite(X).all(axis=1))
-    sites = None
+    if not len(whole):
+        raise ValueError(f"each of the {len(X)} rows asked lacks a number; fill them in")
+    sites, remarks = None, []
+    if len(whole) < len(X):
+        remarks.append(f"{len(X) - len(whole)} of {len(X)} rows lack a number: no prediction")
     if about["client"] not in table.columns:
-        typer.echo(
-            f"warning: there is no column {about['client']!r} of sites; all rows are predicted as "
-            "those of a new site (--client names another column)",
-            err=True,
+        remarks.append(
+            f"there is no column {about['client']!r} of sites; all rows are predicted as those of "
+            "a new site (--client names another column)"
         )
     else:
-        sites = np.array(table[about["client"]].to_list(), dtype=object)[whole]
+        labels = np.array(table[about["client"]].to_list(), dtype=object)
+        remarks += _unknown(fitted, canonical_names(labels)[whole])
+        sites = labels[whole]
+    for remark in remarks:
+        typer.echo(f"warning: {remark}", err=True)
     with warnings.catch_warnings():
         # Columns are put in their order by name above; rows then come without names.
         warnings.filterwarnings("ignore", "X does not have valid feature names")
@@ -181,6 +195,22 @@ def predicted(fitted: Any, frame: Any, record: dict[str, Any], level: float | No
             full[place] = value
         frame = frame.append_column(unique, pyarrow.array(full))
     return frame
+
+
+def _unknown(fitted: Any, sites: Any) -> list[str]:
+    """A remark on rows of sites that the model does not know, a misspelt one perhaps."""
+    from fedkin.names import name_order, sites_listed
+
+    known = {*getattr(fitted, "client_names_", ()), *getattr(fitted, "_adapted", ())}
+    known -= set(getattr(fitted, "_elsewhere", ())) - {*getattr(fitted, "_adapted", ())}
+    rows = [site for site in sites if site not in known]
+    if not rows or not hasattr(fitted, "predict"):
+        return []
+    named = sites_listed(sorted(set(rows), key=name_order))
+    return [
+        f"{len(rows)} of {len(sites)} rows are of sites that the model has nothing of ({named}); "
+        "they are predicted as those of a new site (fedkin adapt gives it rows of such a site)"
+    ]
 
 
 def columns_said(

@@ -239,6 +239,8 @@ def forest(model: Any, record: Mapping[str, Any]) -> Picture | None:
     if coef is None:
         coef = getattr(model, "coef_", None)
         what = "kind" if hasattr(model, "responsibilities_") else "regression"
+    classes = _classes_of(model, record)
+    what = "class" if classes else what
     if coef is None or np.ndim(coef) != 2 or len(coef) > 12:
         return None
     names = model._features()
@@ -252,14 +254,24 @@ def forest(model: Any, record: Mapping[str, Any]) -> Picture | None:
             if ends is not None and np.isfinite(ends[k, j]).all():
                 item |= {"low": float(ends[k, j, 0]), "high": float(ends[k, j, 1])}
             items.append(item)
+    all_of_them = "classes" if classes else f"{what}s"
     return {
         "type": "forest",
-        "title": f"The {what}s: effect of every column",
-        "caption": f"One mark per {what}; where marks are apart, the {what}s differ."
+        "title": f"The {all_of_them}: effect of every column",
+        "caption": f"One mark per {what}; where marks are apart, the {all_of_them} differ."
         + _left_out(coef.shape[1], len(chosen), "columns"),
-        "groups": [f"{what} {k}" for k in range(len(coef))],
+        "groups": classes or [f"{what} {k}" for k in range(len(coef))],
         "items": items,
     }
+
+
+def _classes_of(model: Any, record: Mapping[str, Any]) -> list[str]:
+    """Names of the classes whose coefficients a model has, as the table has them; else none."""
+    own = getattr(model, "classes_", None)
+    if own is None or np.shape(getattr(model, "coef_", 0))[:1] != np.shape(own):
+        return []
+    told = (record.get("data", {}).get("encoding") or {}).get("classes") or []
+    return list(map(str, told if len(told) == len(own) else own))
 
 
 def _intervals_of_groups(model: Any) -> np.ndarray | None:

@@ -205,7 +205,7 @@ class FederatedEstimator(BaseEstimator, ABC):
         self._keep(self._run_with(settings, federation), settings)
         if self._watched:
             self._warn_of(finding for finding in self._run.findings if finding.code)
-            self._warn_of_the_missing()
+            self._warn_of_the_missing(federation)
             self._warn(federation)
         return self
 
@@ -303,11 +303,13 @@ class FederatedEstimator(BaseEstimator, ABC):
     def _read(self, run: Run) -> None:
         """Fitted attributes from the result and, in process, from the sites' memories."""
 
-    def _warn_of_the_missing(self) -> None:
+    def _warn_of_the_missing(self, federation: Federation | None = None) -> None:
         """Nobody is left out in silence."""
         missing, n_sites = self.missing_sites_, len(self.client_names_)
         if missing:
-            told = "; ".join(f"site {site!r}: {fault}" for site, fault in missing.items())
+            rows = {} if federation is None else dict(zip(federation.names, federation.sizes))
+            empty = {site: "it has no rows" for site in missing if rows.get(site) == 0}
+            told = "; ".join(f"site {s!r}: {w}" for s, w in {**missing, **empty}.items())
             self._warning(f"{len(missing)} of {n_sites} sites are not part of the fit ({told})")
 
     def _warn(self, federation: Federation | None) -> None:
@@ -317,6 +319,16 @@ class FederatedEstimator(BaseEstimator, ABC):
                 f"{type(self).__name__} did not settle within max_rounds={self.max_rounds}; raise "
                 "it or tol",
                 ConvergenceWarning,
+            )
+
+    def _warn_off_centre(self, federation: Federation) -> None:
+        """Warn about columns that sums of products lose."""
+        if federation.off_centre:
+            columns = [federation.feature_names[j] for j in federation.off_centre]
+            self._warning(
+                f"the spread of column {listed(columns)} is so small beside its mean that its "
+                "effect is lost in rounding; centre it before fitting",
+                RuntimeWarning,
             )
 
     def _warn_of(self, findings: Iterable[Finding]) -> None:

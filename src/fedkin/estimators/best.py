@@ -40,7 +40,7 @@ from fedkin.models.stacking import (
     point_weights,
     stack,
 )
-from fedkin.names import listed
+from fedkin.names import counted, listed
 from fedkin.protocol import Traffic
 from fedkin.settings import Whole, one_of
 from fedkin.tables import Summary, Table
@@ -187,6 +187,11 @@ class Best(FederatedEstimator):
         data = self._data_of(X, y, groups)
         if len(data.X) < 2:
             raise ValueError("ways are compared at rows left out, which needs two; n_samples=1")
+        if data.sizes.max() < 2:
+            raise ValueError(
+                f"ways are compared at rows left out, but each of the {data.n_clients} sites has "
+                "one row; see whether the column of sites is an identifier of rows"
+            )
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         ways = self._candidates_for(data, seed)
         # Hundreds of fits to small matrices: threads would wait for each other.
@@ -509,7 +514,7 @@ class Best(FederatedEstimator):
             "Weights at every site",
         )
         tables = {"ways": ways, "sites": sites, "traffic": self.traffic_.table()}
-        title = f"Best: {len(self.client_names_)} sites, {len(self.ways_)} ways"
+        title = f"Best: {counted(len(self.client_names_), 'site')}, {len(self.ways_)} ways"
         kept_back = getattr(self, "kept_back_", {}).items()
         notes = [f"{way!r} was not compared: sites keep it back ({why})." for way, why in kept_back]
         return Summary(title, tables, [self._in_words(won), *notes, self.traffic_.sentence()])

@@ -290,13 +290,7 @@ class FMLR(RegressorMixin, FederatedEstimator):
             self._warn_of_rounding(federation)
 
     def _warn_of_rounding(self, federation: Federation) -> None:
-        if federation.off_centre:
-            columns = [federation.feature_names[j] for j in federation.off_centre]
-            self._warning(
-                f"the spread of column {listed(columns)} is so small beside its mean that its "
-                "effect is lost in rounding; centre it before fitting",
-                RuntimeWarning,
-            )
+        self._warn_off_centre(federation)
         size = self._size_that_drowns_the_noise(federation.y)
         if size is not None:
             self._warning(

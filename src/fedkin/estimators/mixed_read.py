@@ -130,6 +130,12 @@ class ReadMixedModel(FittedMixedModel):
             super()._warn(federation)
         elif not self.converged_:
             self._warning(self._why_not_converged(), ConvergenceWarning)
+        if federation is not None and self.family == "gaussian" and federation.sizes.max() < 2:
+            self._warning(
+                "no site has two rows, so noise and differences between sites cannot be told from "
+                "each other: do not read variances, their test or icc_; see whether the column of "
+                "sites is an identifier of rows"
+            )
         if self._without_bound(federation):
             self._warning(
                 "at half of the rows and more the expected target is at the end of its range: the "

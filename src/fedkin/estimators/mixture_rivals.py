@@ -164,6 +164,10 @@ class PooledEM(LocalEM):
             )
         return super()._federation(X, y, groups)
 
+    def _shares_weights(self) -> bool:
+        """Weights are those of all rows."""
+        return True
+
     def _run_with(self, settings, federation) -> Run:
         """One site that holds all rows; its fit is everybody's."""
         given = settings.given_start

@@ -148,7 +148,7 @@ class FittedMixture(DensityMixin, FederatedEstimator):
         if fitted is None:
             weights, learn = np.repeat(even[None], len(places), axis=0), places > -2
         else:
-            average = fitted[self._result.heard].mean(axis=0)
+            average = self._result.average_of(fitted, self._used)
             weights, learn = self._own_or(average, fitted, places), places < 0
         for k, name in enumerate(clients.names):
             if name in self._adapted:

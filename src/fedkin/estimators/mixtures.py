@@ -9,6 +9,7 @@ import numpy as np
 from fedkin.algorithms.mixtures.families import family_of
 from fedkin.algorithms.mixtures.settings import MixtureSettings
 from fedkin.estimators.base import SHARED_WORDS
+from fedkin.estimators.mixture_checks import findings_of_groups, findings_of_weights
 from fedkin.estimators.mixture_use import FittedMixture
 from fedkin.federation import Federation
 from fedkin.names import sites_listed
@@ -152,6 +153,21 @@ class MixtureEstimator(FittedMixture):
     def _warn(self, federation: Federation | None) -> None:
         super()._warn(federation)
         self._warn_of_groups()
+        if federation is not None:
+            self._warn_of_rows(federation)
+
+    def _warn_of_rows(self, federation: Federation) -> None:
+        """What was wrong with rows or settings from the start, now that the result is there."""
+        self._warn_of(findings_of_groups(federation, self._used))
+        if self._uses_target():
+            self._warn_off_centre(federation)
+        if not self._shares_weights():
+            self._warn_of(findings_of_weights(federation, self.n_components_))
+
+    def _shares_weights(self) -> bool:
+        """Whether weights of sites are pulled together."""
+        told = getattr(self._used, "share_weights", False)
+        return told is True or (told == "auto" and bool(getattr(self._result, "shaped", False)))
 
     def _warn_of_groups(self) -> None:
         if self.ambiguous_.any():

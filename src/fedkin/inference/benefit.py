@@ -213,7 +213,10 @@ class Benefit:
             return f"Differences up to {margin} count as none."
         if self.margin <= MOST_MARGINS * self.floor:
             return f"Where rows cannot tell a gain from zero, up to {margin} counts as none."
-        return f"A typical site's rows cannot tell less than {reach}, so nothing is called none."
+        return (
+            f"Rows are too few to say that joining makes no difference: at a typical site less "
+            f"than {reach} cannot be told from chance."
+        )
 
     def table(self) -> Table:
         """Every site, the largest gain first."""

@@ -13,6 +13,8 @@ from fedkin.tables import read_out
 
 # Sites named in a sentence.
 NAMED = 5
+# Methods that are there to be compared with, for which rows leave their sites.
+ROWS_TOGETHER = {"PooledGP", "PooledEM", "CoKriging"}
 
 
 def answer(model: Any, record: Mapping[str, Any] | None = None) -> str:
@@ -65,7 +67,7 @@ def _best_way(model: Any) -> list[str]:
     """Which way of sharing has the largest weight, how well it foretells, and what it found."""
     ways, best, m = list(model.ways_), model.best_way_, len(model.client_names_)
     scores = dict(zip(ways, model.held_out_.typical("log")))
-    what = f" ({WAYS[best]})" if best in WAYS else ""
+    what = f" ({_what_it_is(best, model.fitted_[best])})" if best in WAYS else ""
     won = int((model.site_weights_.argmax(axis=1) == ways.index(best)).sum())
     share = f"{100 * model.weights_[ways.index(best)]:.0f} %"
     second = sorted((way for way in ways if way != best), key=lambda way: -scores[way])[:1]
@@ -83,6 +85,14 @@ def _best_way(model: Any) -> list[str]:
         _alone_is_best(model) if best == "alone" else "",
         *(_found(winner) if hasattr(winner, "client_names_") else ()),
     ]
+
+
+def _what_it_is(way: str, fitted: Any) -> str:
+    """A way in words; of kinds that turned out to be one, that."""
+    if getattr(fitted, "responsibilities_", None) is None or fitted.n_components_ > 1:
+        return WAYS[way]
+    degrees = bool(getattr(fitted, "degrees_", False))
+    return "here one kind, from which sites depart by degrees" if degrees else "here one kind"
 
 
 def _alone_is_best(model: Any) -> str:
@@ -162,7 +172,10 @@ def _degrees(model: Any) -> list[str]:
         f"(95 % from {read_out(ends[j, 0])} to {read_out(ends[j, 1])})"
         for j in clearest
     )
-    sentences = [f"Common to all {m} sites: the effect of {effects}."] if effects else []
+    whose = f"Common to all {m} sites" if m > 1 else "There is one site only, shared with nobody"
+    sentences = [f"{whose}: the effect of {effects}."] if effects else []
+    if m == 1:
+        return sentences
     test = model.difference_test_
     if test is not None and hasattr(test, "p_value"):
         verdict = "differ" if test.p_value < 0.05 else "do not differ for certain"
@@ -175,10 +188,14 @@ def _degrees(model: Any) -> list[str]:
 
 def _curves(model: Any) -> list[str]:
     m = len(model.client_names_)
+    if not getattr(getattr(model, "_result", None), "learnt", True):
+        return ["Nothing was learnt: no site has two rows whose targets differ."]
+    if m == 1:
+        return ["There is one site only: its own curve with bands, shared with nobody."]
     if type(model).__name__ == "LocalGP":
         return [f"Each of {m} sites has a curve of its own; nothing was shared."]
     if type(model).__name__ == "PooledGP":
-        return [f"One curve serves all {m} sites; their rows were brought together."]
+        return [f"One curve serves all {m} sites."]
     P, own = model.n_priors_, int(np.sum(model.own_))
     said = f"{m} sites draw their curves from {'one prior' if P == 1 else f'{P} priors'}"
     more = f"; {own} of them have hyper-parameters of their own" if own else ""
@@ -187,7 +204,12 @@ def _curves(model: Any) -> list[str]:
 
 def _groups(model: Any) -> list[str]:
     m, R = len(model.client_names_), model.n_components_
-    sentences = [f"{R} groups were found inside the {m} sites, with the same meaning everywhere."]
+    found = f"{R} groups were found" if R > 1 else "One group was found"
+    if m == 1:
+        return [f"There is one site only: {found[0].lower()}{found[1:]} inside it."]
+    if type(model).__name__ == "LocalEM" and not hasattr(model, "classes_"):
+        return [f"{found} at each of {m} sites alone; their order means nothing across sites."]
+    sentences = [f"{found} inside the {m} sites, with the same meaning everywhere."]
     if hasattr(model, "weights_"):
         typical = np.median(model.weights_, axis=0)
         shares = ", ".join(f"{100 * share:.0f} %" for share in typical[:8])
@@ -201,6 +223,8 @@ def _benefit(record: Mapping[str, Any]) -> list[str]:
 
 
 def _travelled(model: Any) -> str:
+    if type(model).__name__ in ROWS_TOGETHER:
+        return "For this all rows were brought to one place."
     traffic, m = model.traffic_, max(1, len(model.client_names_))
     if not traffic.rounds:
         return ""

@@ -3,8 +3,9 @@
 const content = JSON.parse(document.getElementById("content").textContent);
 const NS = "http://www.w3.org/2000/svg";
 // Okabe and Ito's colours, told apart by people who do not see all colours alike.
-const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7f6fd1", "#8a8a8a"];
-const colour = (k) => k === undefined || k === null ? COLOURS[0] : k < 0 ? "#8a8a8a" : COLOURS[k % COLOURS.length];
+// Lighter on dark paper: report.css has both.
+const COLOURS = [0, 1, 2, 3, 4, 5, 6, 7].map((k) => `var(--c${k})`);
+const colour = (k) => k === undefined || k === null ? COLOURS[0] : k < 0 ? COLOURS[7] : COLOURS[k % COLOURS.length];
 const tip = document.getElementById("tip");
 
 function make(name, attributes, ...children) {

@@ -146,7 +146,9 @@ class Coordinator(ABC):
         if "scatter" in replies:
             self.covariance = self.pooled_covariance()
         if "residual" in replies:
-            self.noise = np.sqrt(np.nanmedian(self.last["residual"], keepdims=True))
+            noise = np.sqrt(np.nanmedian(self.last["residual"], keepdims=True))
+            # Rows that lie on their regressions have none, which no density has: the last stays.
+            self.noise = noise if noise[0] > 0 else self.noise
 
     def hear_in_any_order(self, replies: Replies) -> None:
         """Take what sites that fitted alone sent, each in an order of its own."""

@@ -77,10 +77,25 @@ class LocalEmResult(MixtureResult):
         if not memories:
             return result
         components, heard = memories["components"], self.heard
-        known = components[heard]
-        centers = np.median(known, axis=0) if settings.labels else align(known).reference
+        centers = self._centers_of(components[heard], settings)
         components = np.where(heard[:, None, None], components, centers)
-        return replace(result, components=components, centers=centers)
+        found = replace(result, components=components, centers=centers)
+        weights = memories["weights"]
+        average = found.average_of(weights, settings)
+        return replace(found, weights=np.where(heard[:, None], weights, average))
+
+    def _centers_of(self, known: Floats, settings: Any) -> Floats:
+        """Medians over sites, whose groups are in orders of their own unless they have labels."""
+        centers: Floats = np.median(known, axis=0) if settings.labels else align(known).reference
+        return centers
+
+    def average_of(self, weights: Floats, settings: Any) -> Floats:
+        """Average weights of the groups that were taken for one another."""
+        if settings.labels or self.centers is None or self.components is None:
+            return super().average_of(weights, settings)
+        order = align(self.components[self.heard], reference=self.centers).permutations
+        average: Floats = np.take_along_axis(weights[self.heard], order, axis=1).mean(axis=0)
+        return average
 
     def shared_by(self, n_clients: int) -> PooledEmResult:
         """The fit of one site that held everybody's rows, as everybody's."""
@@ -101,6 +116,10 @@ class LocalEmResult(MixtureResult):
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PooledEmResult(LocalEmResult):
     """The fit of all rows in one place."""
+
+    def _centers_of(self, known: Floats, settings: Any) -> Floats:
+        """The components, which are everybody's, in their order."""
+        return known[0]
 
     def account(self, about: About) -> list[str]:
         """What left the sites."""

@@ -10,7 +10,7 @@ import numpy as np
 from fedkin.arrays import Array, Bools, Floats
 from fedkin.models.component_errors import ComponentErrors
 from fedkin.models.estimates import LEVEL, Estimates, terms_of
-from fedkin.names import sites_listed
+from fedkin.names import counted, sites_listed
 from fedkin.protocol import Memory, Result
 from fedkin.protocol.runs import About
 from fedkin.shrinkage import borrowed
@@ -131,6 +131,11 @@ class MixtureResult(Result):
         has = self.heard & (weights.reshape(len(weights), -1).sum(axis=1) > 0)
         return _where(has, weights, weights[has].mean(axis=0))
 
+    def average_of(self, weights: Floats, settings: Any) -> Floats:
+        """Average over sites of weights (m, ..., R), in the order of the centres."""
+        average: Floats = weights[self.heard].mean(axis=0)
+        return average
+
     def _shared_scale(self, settings: Any) -> Floats | None:
         """The noise of every site (m,), or the covariance of all (d, d), where they share it."""
         if settings.family == "regression":
@@ -143,9 +148,9 @@ class MixtureResult(Result):
 
     def title(self, about: About) -> str:
         """The fit in half a line."""
-        kind = "regressions" if about.settings.family == "regression" else "groups"
+        kind = "regression" if about.settings.family == "regression" else "group"
         return (
-            f"{len(about.sites)} sites, {self._n_groups(about)} {kind}, "
+            f"{counted(len(about.sites), 'site')}, {counted(self._n_groups(about), kind)}, "
             f"log likelihood {np.nansum(self.site_loglik):.6g}"
         )
 
@@ -163,7 +168,7 @@ class MixtureResult(Result):
     def _population(self, about: About) -> dict[str, Any]:
         columns: dict[str, Any] = {"group": np.arange(self._n_groups(about))}
         if self.weights is not None:
-            columns["mean weight"] = self.weights[self.heard].mean(axis=0)
+            columns["mean weight"] = self.average_of(self.weights, about.settings)
         if self.between_variance is not None and np.isfinite(self.between_variance).all():
             columns["spread between sites"] = np.sqrt(self.between_variance)
         if self.centers is not None:
