@@ -642,10 +642,10 @@ MUTANTS = (
         ("tests/maths/models/test_ridge_choice.py",),
     ),
     Mutant(
-        "GCV with one power of what is to spare",
+        "errors of a ridge at the rows' own places, not at further ones",
         "models/ridge_choice.py",
-        "residual / spare**2",
-        "residual / spare",
+        "if for_all else further",
+        "if for_all else 1.0",
         ("tests/maths/models/test_ridge_choice.py",),
     ),
     Mutant(
