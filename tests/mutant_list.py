@@ -88,8 +88,22 @@ MUTANTS = (
         ("tests/maths/models/test_expected_errors.py",),
     ),
     Mutant(
+        "few rows send sites away",
+        "algorithms/better_off.py",
+        ">= 2 * len(covariance) + 1",
+        ">= 0",
+        ("tests/maths/test_better_off.py",),
+    ),
+    Mutant(
+        "slopes that are given away for nothing",
+        "algorithms/mixed_model_linear_facts.py",
+        "none + 2.0 * (fit.rank + 1)",
+        "none",
+        ("tests/maths/test_better_off.py",),
+    ),
+    Mutant(
         "fewer clusters stand by 2 % alone",
-        "algorithms/odcl_choice.py",
+        "algorithms/better_off.py",
         "if fewer and len(worse) > 1:",
         "if False:",
         ("tests/maths/test_sites_stay_alone.py",),

@@ -5,7 +5,7 @@ import pytest
 from sklearn.linear_model import LinearRegression
 
 from fedkin import IFCA, ODCL, LocalERM, NaiveAveraging
-from fedkin.algorithms.odcl_choice import _as_good
+from fedkin.algorithms import better_off
 from fedkin.algorithms.odcl_evidence import Evidence, sums_of
 from fedkin.algorithms.odcl_rivals import RIVALS, rival_bics
 from fedkin.clustering import choose_n_clusters
@@ -375,7 +375,7 @@ def test_a_strength_for_all_leaves_the_median_site_a_row_to_spare():
 
 
 def as_good(errors, least, fewer):
-    return _as_good(np.array(errors, dtype=float), np.array(least, dtype=float), fewer)
+    return better_off.as_good(np.array(errors, dtype=float), np.array(least, dtype=float), fewer)
 
 
 def test_fewer_clusters_stand_where_sites_do_not_tell_the_difference():
