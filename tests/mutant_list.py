@@ -88,8 +88,22 @@ MUTANTS = (
         ("tests/maths/models/test_expected_errors.py",),
     ),
     Mutant(
+        "few rows send sites away",
+        "algorithms/better_off.py",
+        ">= 2 * len(covariance) + 1",
+        ">= 0",
+        ("tests/maths/test_better_off.py",),
+    ),
+    Mutant(
+        "slopes that are given away for nothing",
+        "algorithms/mixed_model_linear_facts.py",
+        "none + 2.0 * (fit.rank + 1)",
+        "none",
+        ("tests/maths/test_better_off.py",),
+    ),
+    Mutant(
         "fewer clusters stand by 2 % alone",
-        "algorithms/odcl_choice.py",
+        "algorithms/better_off.py",
         "if fewer and len(worse) > 1:",
         "if False:",
         ("tests/maths/test_sites_stay_alone.py",),
@@ -642,10 +656,10 @@ MUTANTS = (
         ("tests/maths/models/test_ridge_choice.py",),
     ),
     Mutant(
-        "GCV with one power of what is to spare",
+        "errors of a ridge at the rows' own places, not at further ones",
         "models/ridge_choice.py",
-        "residual / spare**2",
-        "residual / spare",
+        "if for_all else further",
+        "if for_all else 1.0",
         ("tests/maths/models/test_ridge_choice.py",),
     ),
     Mutant(

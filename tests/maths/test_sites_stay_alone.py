@@ -5,7 +5,7 @@ import pytest
 from sklearn.linear_model import LinearRegression
 
 from fedkin import IFCA, ODCL, LocalERM, NaiveAveraging
-from fedkin.algorithms.odcl_choice import _as_good
+from fedkin.algorithms import better_off
 from fedkin.algorithms.odcl_evidence import Evidence, sums_of
 from fedkin.algorithms.odcl_rivals import RIVALS, rival_bics
 from fedkin.clustering import choose_n_clusters
@@ -349,9 +349,9 @@ def test_models_that_nobody_chose_are_told():
 
 
 def test_sites_of_few_rows_have_a_penalty_and_others_least_squares():
-    """Five coefficients: eleven rows are enough, ten are few."""
+    """Five coefficients: 21 rows are enough, 20 are few."""
     rng = np.random.default_rng(3)
-    sites = [(rng.normal(size=(n, 4)), rng.normal(size=n)) for n in (11, 10, 5, 30)]
+    sites = [(rng.normal(size=(n, 4)), rng.normal(size=n)) for n in (21, 20, 5, 60)]
     data = Federation.from_clients(sites)
     own, penalised, plain = (LocalERM(alpha=a).fit(data) for a in (None, "auto", 0.0))
     np.testing.assert_allclose(own.coef_[[0, 3]], plain.coef_[[0, 3]], rtol=1e-10)
@@ -375,7 +375,7 @@ def test_a_strength_for_all_leaves_the_median_site_a_row_to_spare():
 
 
 def as_good(errors, least, fewer):
-    return _as_good(np.array(errors, dtype=float), np.array(least, dtype=float), fewer)
+    return better_off.as_good(np.array(errors, dtype=float), np.array(least, dtype=float), fewer)
 
 
 def test_fewer_clusters_stand_where_sites_do_not_tell_the_difference():

@@ -319,12 +319,20 @@ def program(roster: Roster, settings: FmlrSettings) -> Program:
     curve = np.array([*(each.row(True) for each in tried), *(each.row(False) for each in beside)])
     if chosen.kinds is not None:
         assert chooser is not None
-        return chooser.result(chosen, curve)
+        return _compared(chooser.result(chosen, curve), source)
     best = fits[chosen.n_kinds]
     if settings.given_start is None:
         best = _by_weight(best)
     sites = yield from source.settle(best.parameters)
-    return _result(best, curve, chosen, source, sites)
+    return _compared(_result(best, curve, chosen, source, sites), source)
+
+
+def _compared(result: FmlrResult, source: AtServer | AtSites) -> FmlrResult:
+    """With errors to be expected beside one model's and those of all alone, where sums are here."""
+    if not isinstance(source, AtServer):
+        return result
+    intercept = source.settings.fit_intercept
+    return result.beside_others(source.statistics, source.clients, intercept)
 
 
 def _common_model(source: AtServer | AtSites, total: Floats) -> Tried:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedkin.algorithms import better_off
 from fedkin.arrays import Array, Bools, Floats, Indices
 from fedkin.models.estimates import LEVEL, Estimates, root_of, terms_of
 from fedkin.models.grouped_regression import Noise, Parameters, unpack_noise
@@ -81,6 +82,8 @@ class FmlrResult(Result):
     coef_sandwich: Floats | None = None
     coef_degrees: Floats | None = None
     coef_by_sites: Bools | None = None
+    # Errors to be expected of this fit, of one model and of all alone, (3,): `better_off`.
+    expected_beside: Floats | None = None
 
     def with_memories(self, memories: Memory) -> FmlrResult:
         """With the responsibilities that sites kept to themselves, where they can be seen."""
@@ -100,6 +103,19 @@ class FmlrResult(Result):
         return replace(
             self, responsibilities=share, site_coef=own, effects=effects, site_sigma=sigma
         )
+
+    def beside_others(self, statistics: Floats, heard: Indices, fit_intercept: bool) -> FmlrResult:
+        """With errors to be expected, from the sums (q, k) of the sites `heard`; odd ones aside."""
+        share, labels, own = self.responsibilities, self.labels, self.site_coef
+        if share is None or labels is None or own is None or self.site_sigma is None:
+            return self
+        regular = labels[heard] != NOISE_LABEL
+        sites, sums = heard[regular], np.ascontiguousarray(statistics.T[regular])
+        if len(sites) < 2:
+            return self
+        noise, kinds = self.site_sigma[sites] ** 2, self.regular_share(share[sites])
+        how = (own[sites], self.random_covariance, noise, kinds, fit_intercept)
+        return replace(self, expected_beside=better_off.fit_beside_others(sums, *how))
 
     # ------------------------------------------------------------ what follows
 
@@ -285,7 +301,7 @@ class FmlrResult(Result):
                 "Standard errors believe the model, because fewer than "
                 f"{LEAST_CLIENTS:.0f} sites tell of it: component {which}."
             )
-        return remarks
+        return [*remarks, *better_off.in_words(self.expected_beside)]
 
     def _noise_for_levels(self, settings: Any) -> bool:
         """Whether own noises were likelier and were not taken."""

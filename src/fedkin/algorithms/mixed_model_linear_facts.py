@@ -13,8 +13,9 @@ from fedkin.algorithms.mixed_model_facts import Predicted, Rows, own_means, shif
 from fedkin.arrays import Floats, Indices
 from fedkin.federation import Federation
 from fedkin.models import linear_mixed_prediction
-from fedkin.models.linear_mixed import evaluate, profile
+from fedkin.models.linear_mixed import criterion, evaluate, profile
 from fedkin.models.linear_mixed_fit import Effects, LinearMixedFit, finished, predicted_effects
+from fedkin.models.linear_mixed_fit import fit as fit_mixed
 from fedkin.models.linear_mixed_inference import (
     Components,
     Intervals,
@@ -82,6 +83,15 @@ class LinearFacts:
     def bic(self) -> float:
         """Schwarz's criterion."""
         return bic(self.fit) - self.result.by_weights
+
+    def aic_without_slopes(self) -> tuple[float, float]:
+        """AIC of departures of the level (the last column) alone, and of no departures at all."""
+        fit = self.fit
+        level = fit_mixed(self.result.statistics, np.array([len(fit.coef) - 1]), fit.method)
+        nothing = np.zeros(level.shape.n_parameters)
+        none = criterion(level.prepared, level.shape, fit.method, nothing)[0]
+        prices = aic(level), none + 2.0 * (fit.rank + 1)
+        return prices[0] - self.result.by_weights, prices[1] - self.result.by_weights
 
     @property
     def singular(self) -> bool:

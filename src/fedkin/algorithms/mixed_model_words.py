@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from fedkin.algorithms import better_off
 from fedkin.algorithms.mixed_model_facts import Facts
+from fedkin.algorithms.mixed_model_linear_facts import LinearFacts
 from fedkin.arrays import Array, Floats, Indices
 from fedkin.models.estimates import LEVEL, Estimates, terms_of
 from fedkin.names import listed
@@ -101,6 +103,8 @@ def remarks(result: Any, known: Facts, about: About) -> list[str]:
             "Sites, or their rows, are too few to tell how departures go together: all slopes "
             "share one variance, of columns with spread one (covariance='full' has it otherwise)."
         )
+    remarks += _simpler(result, known, about.settings)
+    remarks += better_off.in_words(_beside(result, about.settings))
     if known.collinear:
         names = term_names(about.features, np.array(known.collinear))
         remarks.append(
@@ -113,6 +117,42 @@ def remarks(result: Any, known: Facts, about: About) -> list[str]:
         spread = 100 / np.sqrt(float(result.noise_shape))
         remarks.append(f"The sites' precisions vary by {spread:.0f} % around their mean.")
     return remarks
+
+
+def _simpler(result: Any, known: Facts, settings: Any) -> list[str]:
+    """That departures of slopes hardly pay, where levels alone, or none, have the lesser AIC."""
+    level = len(result.coef) - 1
+    slopes = len(result.random) > 1 and settings.fit_intercept and level in result.random
+    if not isinstance(known, LinearFacts) or settings.robust or not slopes or len(result.heard) < 2:
+        return []
+    prices = known.aic_without_slopes()
+    simplest = "departures of the level alone (random='intercept')", "one model for all"
+    price, words = min(zip(prices, simplest))
+    if not price < known.aic:
+        return []
+    return [
+        f"Rows hardly tell that slopes differ: AIC prefers {words} by {known.aic - price:.2g}; "
+        "sites may be worse off with slopes of their own."
+    ]
+
+
+def _beside(result: Any, settings: Any) -> Floats | None:
+    """Errors to be expected beside one model for all and every site alone; None without sums."""
+    if result.statistics is None or len(result.heard) < 2:
+        return None
+    counts = ~result.odd[result.heard]
+    heard, statistics = result.heard[counts], result.statistics.T[counts]
+    m, d = len(heard), len(result.coef)
+    coef, covariance = np.tile(result.coef, (m, 1)), np.zeros((d, d))
+    coef[:, result.random] += result.effects[heard]
+    covariance[np.ix_(result.random, result.random)] = result.random_covariance
+    noise = np.full(m, float(result.sigma) ** 2)
+    if result.noise_shape is not None:
+        noise = result.site_sigma[heard] ** 2
+    intercept = settings.fit_intercept
+    return better_off.fit_beside_others(
+        np.ascontiguousarray(statistics), coef, covariance, noise, np.ones((m, 1)), intercept
+    )
 
 
 def _slopes_share(result: Any, about: About) -> bool:

@@ -34,6 +34,7 @@ from typing import Any
 
 import numpy as np
 
+from fedkin.algorithms import better_off
 from fedkin.algorithms.clustered_result import NO_CLUSTER, ClusteredResult
 from fedkin.algorithms.odcl_choice import expected_beside
 from fedkin.algorithms.odcl_errors import cluster_errors, new_targets
@@ -53,8 +54,6 @@ from fedkin.protocol.runs import About
 from fedkin.tables import Table
 from fedkin.ties import first_least
 
-# A root mean squared error so many times another's is said to be probably worse.
-MUCH_WORSE = 1.1
 # A covariance of more coefficients than this is not sent: 160 kB a site.
 MOST_COVARIANCES = 200
 
@@ -279,19 +278,7 @@ class OdclResult(ClusteredResult):
         remarks = super().remarks(about)
         if self.rival_bic is not None:
             remarks.append(in_words(self.rival_bic))
-        return [*remarks, *self._worse()]
-
-    def _worse(self) -> list[str]:
-        """A sentence for each of one model and all alone that is probably much better."""
-        if self.expected_beside is None:
-            return []
-        mine, *others = self.expected_beside
-        return [
-            f"Probably worse than {words}: errors of {mine:.3g} are to be expected at further "
-            f"rows, there of {other:.3g} (in standard deviations of the usual noise)."
-            for words, other in zip(("one model for all", "every site alone"), others)
-            if mine > MUCH_WORSE * other
-        ]
+        return [*remarks, *better_off.in_words(self.expected_beside)]
 
     def of_pooled(self, owner: Indices, rows: Indices) -> OdclResult:
         """The result of clients that hold the rows of several sites, as that of these sites.

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from fedkin.algorithms.better_off import as_good, beside_others
 from fedkin.algorithms.odcl_evidence import Evidence
 from fedkin.algorithms.odcl_groups import CLUSTERINGS, Grouping, least_residuals
 from fedkin.algorithms.odcl_rivals import kinds_bic
@@ -27,10 +28,6 @@ from fedkin.ties import RELATIVE, first_least
 if TYPE_CHECKING:
     from fedkin.algorithms.odcl_settings import OdclSettings
 
-# Squared errors within this share of the best's are as good.
-AS_GOOD = 0.02
-# So are those of fewer clusters within so many standard errors, over sites, of the difference.
-STANDARD_ERRORS = 1.0
 # Models are points worth clustering if so large a share of the sites determines one.
 ENOUGH_MODELS = 0.5
 # Rows a coefficient of the median site from which on models are points worth clustering.
@@ -86,34 +83,14 @@ def _choice(numbers: Indices, found: list[Candidate], n_sites: int) -> tuple[int
     best = int(first_least(kinds, floor=RELATIVE))
     rivals = sorted({0, best, len(found) - 1})
     least = rivals[int(first_least(np.array([found[k].error for k in rivals]), floor=RELATIVE))]
-    good = [k for k in rivals if _as_good(found[k].errors, found[least].errors, k < least)]
+    good = [k for k in rivals if as_good(found[k].errors, found[least].errors, k < least)]
     return (best, "bic") if best in good else (good[0], "prediction")
 
 
-def _as_good(errors: Floats, least: Floats, fewer: bool) -> bool:
-    """Whether sites' errors (k,) are as good as the least ones (k,); `fewer` clusters cost less."""
-    if not np.isfinite(errors).all() or not np.isfinite(least).all():
-        return not np.isfinite(least).all()
-    worse = errors - least
-    slack = AS_GOOD * float(least.sum())
-    if fewer and len(worse) > 1:
-        slack = max(slack, STANDARD_ERRORS * np.sqrt(len(worse)) * float(np.std(worse, ddof=1)))
-    return bool(worse.sum() <= slack)
-
-
 def expected_beside(evidence: Evidence, labels: Indices) -> Floats:
-    """Root mean squared errors to be expected: of clusters (m,), of one model, of all alone, (3,).
-
-    In standard deviations of the usual noise. NaN of one that sites do not tell from the clusters.
-    """
-    able = evidence.can_stay_alone
-    judges = able if able.any() else evidence.known
+    """Errors to be expected of clusters (m,), of one model and of all alone, (3,): `better_off`."""
     _, labels = np.unique(labels, return_inverse=True)
-    others = (np.zeros(len(labels), dtype=np.intp), np.arange(len(labels)))
-    mine, *rest = (evidence.errors(partition)[judges] for partition in (labels, *others))
-    told = [each.sum() < mine.sum() and not _as_good(mine, each, fewer=True) for each in rest]
-    squares = [mine.sum(), *np.where(told, [each.sum() for each in rest], np.nan)]
-    return np.sqrt(np.array(squares) / max(float(evidence.n_rows[judges].sum()), 1.0))
+    return beside_others(evidence, evidence.errors(labels))
 
 
 def points_are_models(evidence: Evidence, settings: OdclSettings) -> bool:

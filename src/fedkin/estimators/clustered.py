@@ -35,8 +35,9 @@ loss : {"squared", "logistic"}
 alpha : float, "auto" or None
     Strength of ``alpha / 2 |coef|^2`` added to a site's mean loss; the intercept is left out. None
     is 0 for the squared loss and 1e-5 for the logistic one, which needs some. "auto" finds it for
-    each site, with columns in units of their standard deviation there: by generalised
-    cross-validation, or (logistic) by approximate leave-one-out.
+    each site, with columns in units of their standard deviation there: by the squared error to be
+    expected at further rows (S_p of Breiman and Freedman; where sites stay alone in `ODCL`, one
+    for all by generalised cross-validation), or (logistic) by approximate leave-one-out.
 """,
     "[average]": """
 aggregate : {"auto", "mean", "size", "precision", "median"}

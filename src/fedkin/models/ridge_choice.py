@@ -1,13 +1,21 @@
 """How strong a client's ridge penalty should be, from its packed statistics alone.
 
-Generalised cross-validation (Golub, Heath, Wahba 1979) with the columns in units of the client's
-own standard deviations, the intercept left free:
+Columns are in units of the client's own standard deviations, the intercept is left free, and the
+strength with the least error to be expected at further rows is taken. With
 
-    GCV(alpha) = n RSS(alpha) / (n - df(alpha))^2,   df = sum_k l_k / (l_k + alpha) + intercept
+    df(alpha) = s(alpha) + intercept,    s = sum_k l_k / (l_k + alpha)
 
-with l_k the eigenvalues of the columns' correlations. Where all rows have the same leverage it is
-leave-one-out, which is what scikit-learn's RidgeCV computes. Of equal strengths the largest is
-taken: two rows fit any line, and tell nothing of its slope.
+degrees of freedom, l_k the eigenvalues of the columns' correlations, a client's own strength has
+the least S_p (Tukey 1967; Thompson 1978; Breiman, Freedman 1983), and one strength for all clients
+the least sum of generalised cross-validation (Golub, Heath, Wahba 1979):
+
+    S_p = RSS / (n - df) (1 + intercept / n) (1 + s / (n - df - 1)),    GCV = n RSS / (n - df)^2
+
+S_p is the expected error of least squares at rows drawn as the client's own were, whose columns are
+normal; GCV is the error at the rows' own places, and with few rows too small: further rows lie
+farther out. Below one row to spare S_p is infinite, so that one client of few rows could forbid
+everybody a strength: hence GCV for all. With many rows both are the same. Of equal strengths the
+largest is taken: two rows fit any line, and tell nothing of its slope.
 """
 
 from __future__ import annotations
@@ -49,7 +57,7 @@ class RidgeChoice(NamedTuple):
     freedom: Floats
     """Degrees of freedom that the fit spends, the intercept's included, (m,)."""
     score: Floats
-    """The least GCV, (m,): mean squared error to be expected at further rows."""
+    """The least S_p or GCV, (m,): mean squared error to be expected at further rows."""
 
 
 def column_variances(gram: Floats, n_rows: Floats, fit_intercept: bool) -> Floats:
@@ -81,7 +89,7 @@ def choose_ridge(
     """
     typical = _typical_variances(statistics, fit_intercept) if common else None
     parts = [
-        _scores(statistics[begin : begin + BLOCK], fit_intercept, strengths, typical)
+        _scored(statistics[begin : begin + BLOCK], fit_intercept, strengths, typical)
         for begin in range(0, max(len(statistics), 1), BLOCK)
     ]
     variances, freedom, scores = (np.concatenate(arrays) for arrays in zip(*parts))
@@ -131,10 +139,13 @@ def _typical_variances(statistics: Floats, fit_intercept: bool) -> Floats:
     return np.where(within > 0, within, 1.0)
 
 
-def _scores(
+def _scored(
     statistics: Floats, fit_intercept: bool, strengths: Floats, typical: Floats | None = None
 ) -> tuple[Floats, Floats, Floats]:
-    """Variances of the columns (m, p), degrees of freedom and GCV (m, s) of every strength."""
+    """Variances of the columns (m, p), degrees of freedom and scores (m, s) of every strength.
+
+    With `typical` variances, for all clients, GCV; else S_p.
+    """
     gram, cross, square, n_rows = unpack(statistics)
     n = np.maximum(n_rows, 1.0)
     variances = column_variances(gram, n_rows, fit_intercept)
@@ -153,9 +164,13 @@ def _scores(
     rank = told.sum(axis=-1)[:, None]
     unspent = np.where(told[:, None, :], shrunk, 0.0).sum(axis=-1)
     freedom = rank - unspent + fit_intercept
-    spare = (n[:, None] - fit_intercept - rank + unspent) / n[:, None]
+    spare = n[:, None] - fit_intercept - rank + unspent
+    for_all = typical is not None
     with np.errstate(divide="ignore", invalid="ignore"):
-        scores = np.where(spare > 0, residual / spare**2, np.inf)
+        noise = n[:, None] * residual / spare
+        further = (1.0 + fit_intercept / n[:, None]) * (1.0 + (rank - unspent) / (spare - 1.0))
+        raised = n[:, None] / spare if for_all else further
+        scores = np.where(spare > (0.0 if for_all else 1.0), noise * raised, np.inf)
     return variances, freedom, scores
 
 

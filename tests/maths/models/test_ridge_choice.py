@@ -23,31 +23,33 @@ def sums(data, fit_intercept=True):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_where_all_rows_have_the_same_leverage_it_is_ridge_cv(seed):
+def test_for_all_where_rows_have_the_same_leverage_it_is_ridge_cv(seed):
     """Columns of a Hadamard matrix: leave-one-out and its generalised form are the same."""
     rng = np.random.default_rng(seed)
     X = hadamard(16)[:, 1:8].astype(float)
     y = X @ rng.normal(size=7) * 0.3 + rng.normal(size=16) + 2.0
-    found = choose_ridge(sums(one_site(X, y)), True)
+    found = choose_ridge(sums(one_site(X, y)), True, common=True)
     oracle = RidgeCV(16 * STRENGTHS).fit(X, y)
     assert found.alpha[0] == pytest.approx(oracle.alpha_ / 16, rel=1e-9)
-    fitted = LocalERM(alpha="auto").fit(X, y, groups=np.full(16, "a"))
-    np.testing.assert_allclose(fitted.coef_[0], oracle.coef_, rtol=1e-8)
-    np.testing.assert_allclose(fitted.intercept_[0], oracle.intercept_, rtol=1e-8)
 
 
+@pytest.mark.parametrize("common", [False, True])
 @pytest.mark.parametrize("n", [6, 40])
-def test_scores_and_freedom_are_the_textbooks_with_scaled_columns(n):
+def test_scores_and_freedom_are_the_textbooks_with_scaled_columns(n, common):
     rng = np.random.default_rng(n)
     X = rng.normal(size=(n, 8)) * 10.0 ** rng.uniform(-3, 3, 8) + 5.0
     y = rng.normal(size=n) + 100.0
-    found = choose_ridge(sums(one_site(X, y)), True)
+    found = choose_ridge(sums(one_site(X, y)), True, common=common)
     Z = (X - X.mean(axis=0)) / X.std(axis=0)
 
     def score(alpha):
         hat = Z @ np.linalg.solve(Z.T @ Z + n * alpha * np.eye(8), Z.T) + 1.0 / n
-        residual = y - Ridge(n * alpha).fit(Z, y).predict(Z)
-        return np.trace(hat), (residual**2).mean() / (1 - np.trace(hat) / n) ** 2
+        squares, df = ((y - Ridge(n * alpha).fit(Z, y).predict(Z)) ** 2).sum(), np.trace(hat)
+        if common:
+            return df, squares / n / (1 - df / n) ** 2
+        # (n + 1) (n - 2) / n over (n - df) (n - df - 1): S_p as Breiman and Freedman have it.
+        left = (n - df) * (n - df - 1)
+        return df, squares * (n + 1) * (n - 2) / n / left if n - df > 1 else np.inf
 
     freedom, least = score(found.alpha[0])
     assert found.freedom[0] == pytest.approx(freedom, rel=1e-6)
@@ -55,6 +57,37 @@ def test_scores_and_freedom_are_the_textbooks_with_scaled_columns(n):
     # Near interpolation both are rounding over rounding.
     others = [score(alpha)[1] for alpha in STRENGTHS if alpha > 1e-4]
     assert least <= min(others) * (1 + 1e-5)
+    fitted = LocalERM(alpha="auto").fit(X, y, groups=np.full(n, "a"))
+    own = choose_ridge(sums(one_site(X, y)), True).alpha[0]
+    oracle = Ridge(n * own).fit(Z, y)
+    np.testing.assert_allclose(fitted.coef_[0], oracle.coef_ / X.std(axis=0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_the_score_of_least_squares_is_its_error_at_rows_drawn_alike(fit_intercept):
+    """Eight rows, three normal columns; generalised cross-validation would be a quarter too low."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(4000, 8, 3))
+    slopes = rng.normal(size=(4000, 3))
+    y = np.einsum("knp,kp->kn", X, slopes) + rng.normal(size=(4000, 8))
+    data = Federation.from_clients(list(zip(X, y)))
+    expected = choose_ridge(sums(data, fit_intercept), fit_intercept, np.array([1e-9])).score
+    fitted = LocalERM(alpha=0.0, fit_intercept=fit_intercept).fit(data)
+    found = 1.0 + ((fitted.coef_ - slopes) ** 2).sum(axis=1) + fitted.intercept_**2
+    difference = expected - found
+    assert abs(difference.mean()) < 4.0 * difference.std() / np.sqrt(4000) < 0.12 * found.mean()
+
+
+def test_with_hardly_more_rows_than_columns_a_penalty_of_its_own_keeps_a_site_from_far_guesses():
+    """Six rows, four columns: generalised cross-validation runs through the rows of many sites."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(300, 6, 4))
+    slopes = 0.5 * rng.normal(size=(300, 4))
+    y = np.einsum("knp,kp->kn", X, slopes) + rng.normal(size=(300, 6))
+    data = Federation.from_clients(list(zip(X, y)))
+    plain, own = (LocalERM(alpha=alpha).fit(data) for alpha in (0.0, None))
+    far_off = [((model.coef_ - slopes) ** 2).sum(axis=1).mean() for model in (plain, own)]
+    assert far_off[1] < 0.3 * far_off[0]
 
 
 def test_two_rows_say_nothing_of_a_slope():
@@ -118,13 +151,13 @@ def weighted_sites():
     return X, y, groups, weights
 
 
-@pytest.mark.parametrize("alpha", [None, 0.3])
+@pytest.mark.parametrize("alpha", [0.0, 0.3])
 def test_weighted_rows_of_a_site_are_scikit_learns(alpha):
     X, y, groups, weights = weighted_sites()
     fitted = LocalERM(alpha=alpha).fit(X, y, groups=groups, sample_weight=weights)
     for k, site in enumerate("abc"):
         rows = (groups == site) & (weights > 0)
-        plain = LinearRegression() if alpha is None else Ridge(alpha * rows.sum())
+        plain = LinearRegression() if alpha == 0.0 else Ridge(alpha * rows.sum())
         oracle = plain.fit(X[rows], y[rows], sample_weight=weights[rows])
         np.testing.assert_allclose(fitted.coef_[k], oracle.coef_, rtol=1e-9)
         np.testing.assert_allclose(fitted.intercept_[k], oracle.intercept_, rtol=1e-9)
