@@ -651,3 +651,24 @@ def test_the_call_to_try_names_the_file_that_was_written(tmp_path):
     done = run("data", "export", "kinds", tmp_path / "my kinds.csv")
     call = done.stdout.split("try: ")[1]
     assert str(tmp_path / "my kinds.csv") in shlex.split(call)
+
+
+def test_classes_and_groups_of_an_automatic_fit_are_predicted_by_their_names(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=90)
+    words = np.where(x + 0.5 * rng.normal(size=90) > 0, "ill", "well")
+    rows = [f"s{k % 5},{a:.3f},{w}" for k, (a, w) in enumerate(zip(x, words))]
+    path = tmp_path / "words.csv"
+    path.write_text("\n".join(["site,x,state", *rows]) + "\n")
+    fitted = run("fit", "auto", path, "--target", "state", "--out", "classes", "--no-report")
+    assert fitted.exit_code == 0, fitted.output
+    header, *told = run("predict", "classes", path).stdout.splitlines()
+    names = header.replace('"', "").split(",")
+    assert names[3:] == ["prediction", "probability of ill", "probability of well"]
+    guess = np.array([line.split(",")[3].strip('"') for line in told])
+    assert np.mean(guess == words) > 0.7
+    fitted = run("fit", "auto", path, "--features", "x", "--out", "groups", "--no-report")
+    header = run("predict", "groups", path).stdout.splitlines()[0]
+    assert header.replace('"', "").endswith("x,state,group")
+    refused = run("adapt", "groups", path, "--out", "wider")
+    assert "adapt a fit of one method" in str(refused.exception)

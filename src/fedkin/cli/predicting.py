@@ -74,12 +74,14 @@ def adapt(
     from dataclasses import replace
 
     from fedkin.cli.run_folder import MODEL, RECORD
+    from fedkin.estimators import Best
     from fedkin.federation import Federation
     from fedkin.frames import read_frame
 
     fitted, record = loaded(model)
     if not hasattr(fitted, "adapt"):
-        raise ValueError(f"{type(fitted).__name__} cannot be adapted to new sites")
+        instead = "; adapt a fit of one method (fedkin methods)" if type(fitted) is Best else ""
+        raise ValueError(f"{type(fitted).__name__} cannot be adapted to new sites{instead}")
     about = record["data"]
     target = (target or about["target"]) if fitted._uses_target() else None
     frame = read_frame(data, sep, decimal, encoding)
@@ -207,9 +209,10 @@ def _unknown(fitted: Any, sites: Any) -> list[str]:
     if not rows or not hasattr(fitted, "predict"):
         return []
     named = sites_listed(sorted(set(rows), key=name_order))
+    adapted = " (fedkin adapt gives it rows of such a site)" if hasattr(fitted, "adapt") else ""
     return [
         f"{len(rows)} of {len(sites)} rows are of sites that the model has nothing of ({named}); "
-        "they are predicted as those of a new site (fedkin adapt gives it rows of such a site)"
+        f"they are predicted as those of a new site{adapted}"
     ]
 
 
@@ -231,10 +234,11 @@ def columns_said(
         how |= _level_option(fitted, takes, level, spread)
     said = fitted.predict(X, groups=sites, **how)
     said = said if isinstance(said, tuple) else (said,)
-    group = "prediction" if fitted._uses_target() else "group"
+    told = getattr(fitted, "target_", None)  # what `Best` found it has to predict
+    group = "prediction" if fitted._uses_target() and told != "rows" else "group"
     mean = np.asarray(said[0])
     of_classes = "logistic" in getattr(fitted, "loss", "") or (
-        getattr(fitted, "family", "") == "multinomial"
+        getattr(fitted, "family", "") == "multinomial" or told == "classes"
     )
     if classes and of_classes:
         mean = np.array(classes, dtype=object)[mean.astype(int)]

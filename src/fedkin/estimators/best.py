@@ -393,6 +393,11 @@ class Best(FederatedEstimator):
         ends = [] if level is None else [_intervals(means, stds, weights, level)[place]]
         return (mean[place], *[std[place]] * bool(return_std), *ends)
 
+    @property
+    def _tells_spread(self) -> bool:
+        """Classes and groups have no standard deviation."""
+        return getattr(self, "target_", "number") == "number"
+
     def _way_for_groups(self) -> Any:
         """The way whose groups are predicted; refused if its mixtures are at the sites alone."""
         model = self.fitted_[self.best_way_]
