@@ -50,7 +50,7 @@ def test_scikit_learn_accepts_the_estimators(estimator, check):
 def test_one_site_equals_scikit_learn():
     data = GROUPS.federation.take([0])
     plain = LinearRegression().fit(data.X, data.y)
-    for model in (ODCL(), LocalERM(alpha=0.0), NaiveAveraging(), ClusterOracle([0])):
+    for model in (ODCL(), LocalERM(), NaiveAveraging(), ClusterOracle([0])):
         fitted = clone(model).fit(data)
         np.testing.assert_allclose(fitted.coef_[0], plain.coef_, atol=1e-8)
         np.testing.assert_allclose(fitted.intercept_[0], plain.intercept_, atol=1e-8)

@@ -225,9 +225,9 @@ class LocalERM(_WeightedRows):
     """Every site its own model: nobody joins.
 
     A site that was not in the fit has the average of all (`aggregate`); one given to `adapt` has
-    its own model, too. With `alpha=None` and the squared loss a site of fewer than 4 d + 1 rows for
-    its d coefficients has the penalty of "auto": least squares would add more than a third of the
-    noise variance to a prediction. `alpha=0.0` is least squares everywhere.
+    its own model, too. With `alpha=None` and the squared loss a site of fewer than 2 d + 1 rows for
+    its d coefficients has the penalty of "auto": least squares would add more than the noise itself
+    to a prediction. `alpha=0.0` is least squares everywhere.
 
     Parameters
     ----------

@@ -108,13 +108,12 @@ class SquaredLoss(_PenalisedLoss):
     def with_chosen_strengths(self, few_rows_only: bool = False) -> SquaredLoss:
         """The same clients, the penalty of each by the errors to be expected at further rows.
 
-        `few_rows_only`: none for a client of 4 d + 1 rows and more. Least squares of n rows adds
-        d / (n - d - 1) of the noise variance to a prediction, there at most a third of it; where
-        slopes are as large as the noise a penalty gains nothing any more.
+        `few_rows_only`: none for a client of 2 d + 1 rows and more. Least squares of n rows adds
+        d / (n - d - 1) of the noise variance to a prediction, there at most the noise itself.
         """
         chosen = choose_ridge(self.statistics, self.fit_intercept).strengths
         if few_rows_only:
-            few = self.sizes < 4 * self.n_coefficients + 1
+            few = self.sizes < 2 * self.n_coefficients + 1
             chosen = np.where(few[:, None], chosen, 0.0)
         return replace(self, strengths=chosen)
 

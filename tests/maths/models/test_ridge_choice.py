@@ -151,13 +151,13 @@ def weighted_sites():
     return X, y, groups, weights
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.3])
+@pytest.mark.parametrize("alpha", [None, 0.3])
 def test_weighted_rows_of_a_site_are_scikit_learns(alpha):
     X, y, groups, weights = weighted_sites()
     fitted = LocalERM(alpha=alpha).fit(X, y, groups=groups, sample_weight=weights)
     for k, site in enumerate("abc"):
         rows = (groups == site) & (weights > 0)
-        plain = LinearRegression() if alpha == 0.0 else Ridge(alpha * rows.sum())
+        plain = LinearRegression() if alpha is None else Ridge(alpha * rows.sum())
         oracle = plain.fit(X[rows], y[rows], sample_weight=weights[rows])
         np.testing.assert_allclose(fitted.coef_[k], oracle.coef_, rtol=1e-9)
         np.testing.assert_allclose(fitted.intercept_[k], oracle.intercept_, rtol=1e-9)
