@@ -953,6 +953,23 @@ MUTANTS = (
         ("tests/maths/test_odd_sites.py::test_with_many_rows_a_small_misfit_is_no_oddness",),
     ),
     Mutant(
+        "a column of two values is a table only if they are codes",
+        "privacy/disclosure/look.py",
+        "table)[:, _coded(table) | two]",
+        "table)[:, _coded(table)]",
+        ("tests/deployment/test_disclosure.py",),
+    ),
+    Mutant(
+        "scores tell some rows from others",
+        "algorithms/held_out.py",
+        "((n_worst > 0) & (n_worst < test.sizes))",
+        "((n_worst > 0) & (n_worst > test.sizes))",
+        (
+            "tests/deployment/test_rows_behind.py::"
+            "test_models_made_up_to_be_scored_read_the_outermost_patient_of_every_fold",
+        ),
+    ),
+    Mutant(
         "rows counted by their number, whatever their weight",
         "privacy/disclosure/look.py",
         "float(effective_rows(shares.sum(), np.square(shares).sum()))",
