@@ -88,6 +88,13 @@ MUTANTS = (
         ("tests/maths/models/test_expected_errors.py",),
     ),
     Mutant(
+        "what rounding leaves of an information that cancels counts",
+        "models/sandwich.py",
+        "np.abs(np.diagonal(total)) > NOTHING_KNOWN * added",
+        "np.abs(np.diagonal(total)) >= 0.0 * added",
+        ("tests/maths/models/test_sandwich.py",),
+    ),
+    Mutant(
         "few rows send sites away",
         "algorithms/better_off.py",
         ">= 2 * len(covariance) + 1",
