@@ -181,7 +181,8 @@ STUDIES = (
         title="Is anybody worse off than alone? Twelve more tables, named before",
         protocol=(
             f"{PROTOCOL}The tables were written down before LocalERM's penalty was mended, and "
-            "looked at once, afterwards."
+            "looked at afterwards; up to how many rows it has one (2 d + 1) was settled with them "
+            "in sight, against what they say (record 3.20)."
         ),
         full=Size(cells(table=tuple(NAMED), n=ROWS), SPLITS),
         quick=Size(cells(table=("Orange", "Loblolly"), n=(4, 0)), 1),
