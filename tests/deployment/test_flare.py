@@ -388,6 +388,24 @@ def own_facts(deployment, site, **changes):
         place.write_text(json.dumps(own))
 
 
+def test_a_server_that_dies_again_while_one_reconnects_is_started_again(deployment, monkeypatch):
+    from nvflare.fuel.flare_api import flare_api
+
+    opened, real = [], flare_api.new_secure_session
+
+    def session(*given, **named):
+        opened.append(named["timeout"])
+        if len(opened) == 1:
+            deployment.kill("server")
+        return real(*given, **named)
+
+    monkeypatch.setattr(flare_api, "new_secure_session", session)
+    deployment.kill("server")
+    deployment.recover(NAMES, 120.0)
+    assert len(opened) >= 2 and opened[0] < 60.0
+    assert deployment.connected_sites() == set(NAMES)
+
+
 def test_a_site_that_cannot_take_part_stops_the_run_before_it_begins(deployment):
     runs = deployment.server_folder / "runs"
     before = set(runs.glob("*"))

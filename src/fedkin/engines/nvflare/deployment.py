@@ -24,12 +24,18 @@ logger = logging.getLogger("fedkin.nvflare")
 # Seconds.
 POLL = 0.2
 CONNECT = 2.0
+# For an attempt to open a session: whoever is killed meanwhile is started again only after it.
+SESSION = 15.0
 # Errors of FLARE's session that mean nobody is there.
 GONE = ("NoConnection", "ConnectionError", "CommunicationError", "SessionClosed")
 
 
 class ServerLost(ConnectionError):
     """The server does not answer any more."""
+
+
+class Ended(RuntimeError):
+    """A process of ours has ended."""
 
 
 class Deployment:
@@ -118,17 +124,29 @@ class Deployment:
 
     def connect(self, sites: Iterable[str], timeout: float) -> None:
         """Open the admin session and wait for these sites; also after a server's restart."""
-        from nvflare.fuel.flare_api.flare_api import new_secure_session
-
         deadline = time.monotonic() + timeout
         self._close_session()
+        while not self._opened(deadline):
+            self._check("server", deadline, "does not answer")
+        self.wait_for_sites(sites, max(deadline - time.monotonic(), 1.0))
+
+    def _opened(self, deadline: float) -> bool:
+        """Whether a session could be opened to a server that listens."""
+        from nvflare.fuel.flare_api.flare_api import new_secure_session
+
         # A session opened before the server listens loses its whole time-out, so knock first.
         while not self._listens():
             self._check("server", deadline, "does not listen")
-        left = max(deadline - time.monotonic(), 1.0)
-        with contextlib.redirect_stdout(io.StringIO()):
-            self._session = new_secure_session(ADMIN, str(self.kits.admin), timeout=left)
-        self.wait_for_sites(sites, max(deadline - time.monotonic(), 1.0))
+        left = min(max(deadline - time.monotonic(), 1.0), SESSION)
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                self._session = new_secure_session(ADMIN, str(self.kits.admin), timeout=left)
+        except Exception as error:
+            if type(error).__name__ in GONE or not self._listens():
+                logger.info("no session yet: %s", error)
+                return False
+            raise
+        return True
 
     def wait_for_sites(self, sites: Iterable[str], timeout: float) -> None:
         """Wait until the server knows these sites."""
@@ -154,9 +172,19 @@ class Deployment:
             raise
 
     def recover(self, sites: Iterable[str], timeout: float) -> None:
-        """Come back to a server that was lost: start again what was ours, then reconnect."""
-        self.revive(("server", *sites))
-        self.connect(sites, timeout)
+        """Come back to a server that was lost: start again what was ours, then reconnect.
+
+        Whoever ends meanwhile is started once more, as long as there is time.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            self.revive(("server", *sites))
+            try:
+                return self.connect(sites, max(deadline - time.monotonic(), 1.0))
+            except (Ended, ServerLost):
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(POLL)
 
     def revive(self, names: Iterable[str]) -> None:
         """Start those of our own processes again that have ended unasked."""
@@ -183,7 +211,7 @@ class Deployment:
         process = self.processes.get(name)
         kit = self.kits.server if name == "server" else self.kits.sites[name]
         if process is not None and process.poll() is not None:
-            raise RuntimeError(f"{name!r} ended with code {process.returncode}; see {kit}")
+            raise Ended(f"{name!r} ended with code {process.returncode}; see {kit}")
         if time.monotonic() > deadline:
             raise TimeoutError(f"{self._whom(name)} {what} in time; {self._where(name, kit)}")
         time.sleep(POLL)
