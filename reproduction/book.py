@@ -30,7 +30,9 @@ OURS = "fedkin"
 def write_study(study: Study, results: Results, folder: Path, facts: dict[str, Any]) -> None:
     """NAME.csv (tidy rows), NAME.png, NAME.md and NAME.json (size, environment)."""
     folder.mkdir(parents=True, exist_ok=True)
-    _write_csv(folder / f"{study.name}.csv", results.rows)
+    path = folder / f"{study.name}.csv"
+    _write_csv(path, results.rows)
+    results = Results(_read_csv(path))  # rounded, as readers of the rows have them
     study.figure(results).savefig(folder / f"{study.name}.png", dpi=110)
     (folder / f"{study.name}.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     text = study_page(study, results, read_others(study, folder), facts)

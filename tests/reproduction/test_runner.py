@@ -134,6 +134,19 @@ def test_tables_and_page_are_written_again_from_the_rows(tmp_path):
     assert "Draws." in table.read_text()
 
 
+def nearly_one(seed, scale):
+    return [{"method": "plain", "error": 1.0 + 1e-9 * seed}]
+
+
+def test_a_page_after_a_run_is_the_one_made_from_its_rows(tmp_path):
+    """Rows are kept with seven digits; what is beyond them is on no page."""
+    run([study(one=nearly_one, by=("scale",))], tmp_path, "quick")
+    page = tmp_path / "studies" / "small.md"
+    first = page.read_text("utf-8")
+    write_again([study(one=nearly_one, by=("scale",))], tmp_path)
+    assert page.read_text("utf-8") == first
+
+
 def test_a_failing_study_does_not_keep_others_from_finishing(tmp_path):
     good = study(name="good")
     with pytest.raises(StudyFailed, match="3 replications failed"):
