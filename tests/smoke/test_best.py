@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import norm
 from sklearn.base import clone
 
-from fedkin import FMLR, ODCL, Best, Federation, LocalEM, LocalERM, MixedModel, PooledEM
+from fedkin import FGPR, FMLR, ODCL, Best, Federation, LocalEM, LocalERM, MixedModel, PooledEM
 from fedkin.estimators.candidates import linear_ways, usual
 from fedkin.estimators.site_models import PlainClasses, PlainRegression
 from fedkin.models.least_squares import packed_statistics
@@ -286,3 +286,12 @@ def test_kinds_that_turn_out_to_be_one_are_not_called_a_few():
     ways = {"by kind": FMLR(1, degrees=True, random_state=0), "alone": PlainRegression()}
     told = answer(Best(ways, random_state=0).fit(X, y, groups=groups))
     assert "'by kind' (here one kind, from which sites depart by degrees)" in told
+
+
+def test_a_curve_that_wins_is_called_one():
+    rng = np.random.default_rng(8)
+    X, groups = rng.uniform(0, 6, size=(48, 1)), np.repeat(np.arange(6), 8)
+    y = np.sin(X[:, 0]) + 0.3 * rng.normal(size=6)[groups] + 0.05 * rng.normal(size=48)
+    ways = {"common curve": FGPR(random_state=0), "alone": PlainRegression()}
+    told = answer(Best(ways, random_state=0).fit(X, y, groups=groups))
+    assert "'common curve' (a curve for each site, around a common one)" in told

@@ -89,7 +89,7 @@ def _best_way(model: Any) -> list[str]:
 
 def _what_it_is(way: str, fitted: Any) -> str:
     """A way in words; of kinds that turned out to be one, that."""
-    if getattr(fitted, "responsibilities_", None) is None or fitted.n_components_ > 1:
+    if way != "by kind" or getattr(fitted, "n_components_", 2) > 1:
         return WAYS[way]
     degrees = bool(getattr(fitted, "degrees_", False))
     return "here one kind, from which sites depart by degrees" if degrees else "here one kind"
