@@ -3,9 +3,9 @@
     python -m benchmarks.flare                          200 rounds on three sites
     python -m benchmarks.flare --sites 20 --rounds 50
 
-One run of FedGrEM that goes on for all its rounds. A round is over when its record is in the
-server's journal, on disk; the times between records are told. Fails if the median is above what
-is promised of three sites.
+One run of FedGrEM for as many rounds as it may have, and a few more for its start. A round is over
+when its record is in the server's journal, on disk; the times between records are told. Ends with 1
+if three sites have a median above what is promised of them.
 """
 
 from __future__ import annotations

@@ -161,3 +161,17 @@ def test_every_promise_has_a_reduced_version_among_the_tests():
         if study.promises(nothing, *(nothing for _ in study.beside))
     ]
     assert promising and not [name for name in promising if f'"{name}"' not in text]
+
+
+def test_promises_that_only_rows_can_name_are_judged_too(accept, tmp_path):
+    """One about every row: without rows there is none, and that is not kept."""
+
+    def promises(found):
+        return [Promise(f"row {k}", row["error"], 0.0, 1.5) for k, row in enumerate(found.rows)]
+
+    study = replace(promising(1.0, 2.0), promises=promises)
+    found = accept(study)
+    assert found.exit_code == 1 and "1 not run" in found.output
+    run([study], tmp_path, "full")
+    found = accept(study)
+    assert found.exit_code == 1 and "1 holds, 1 FAILS" in found.output

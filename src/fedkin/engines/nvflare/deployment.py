@@ -8,7 +8,7 @@ import logging
 import socket
 import subprocess
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +171,7 @@ class Deployment:
                 ) from error
             raise
 
-    def recover(self, sites: Iterable[str], timeout: float) -> None:
+    def recover(self, sites: Collection[str], timeout: float) -> None:
         """Come back to a server that was lost: start again what was ours, then reconnect.
 
         Whoever ends meanwhile is started once more, as long as there is time.
