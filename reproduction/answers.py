@@ -235,13 +235,11 @@ TABLES = ("parkinsons", "turbofan")
 def _table(name: str) -> Any:
     from fedkin import Federation
     from fedkin.datasets import load_turbofan
-    from fedkin.datasets.fetched import data_folder
+    from reproduction.real_sites import from_folder
 
     if name == "parkinsons":
-        with np.load(data_folder() / "parkinsons_telemonitoring.npz") as stored:
-            return Federation.from_groups(
-                stored["X"][:, 2:6], stored["subject"], stored["motor_UPDRS"]
-            )
+        stored = from_folder("parkinsons_telemonitoring.npz")
+        return Federation.from_groups(stored["X"][:, 2:6], stored["subject"], stored["motor_UPDRS"])
     engines = load_turbofan()
     sensor = engines.values[:, list(engines.columns).index("sensor_7")]
     return Federation.from_groups(engines.cycle[:, None] / 100.0, engines.engine, sensor)
