@@ -21,6 +21,7 @@ DEGREES_OF_KINDS = ("tests/maths/test_fmlr_degrees.py",)
 GROUPED = ("tests/maths/test_grouped_regression.py",)
 SANDWICH = ("tests/maths/models/test_sandwich.py",)
 COMPONENT_ERRORS = ("tests/maths/models/test_component_errors.py",)
+MISFIT = ("tests/maths/models/test_misfit.py",)
 IMPLAUSIBLE = ("tests/discordant/test_implausible_sites.py",)
 
 MUTANTS = (
@@ -989,6 +990,41 @@ MUTANTS = (
         "near = left.within((self.least + 1.0) * most**2, rows)",
         "near = left.within(most**2, rows)",
         ("tests/deployment/test_parts.py::test_the_quick_search_is_the_plain_one",),
+    ),
+    Mutant(
+        "a question's parameters are believed",
+        "privacy/disclosure/guard.py",
+        "if far.all():",
+        "if False:",
+        ("tests/deployment/test_rows_behind.py",),
+    ),
+    Mutant(
+        "mean distance of a group instead of the worst direction's",
+        "models/misfit.py",
+        "np.linalg.eigvalsh(scatter)[-1]",
+        "np.linalg.eigvalsh(scatter).mean()",
+        MISFIT,
+    ),
+    Mutant(
+        "few rows are far by chance",
+        "models/misfit.py",
+        "by_chance = 1.0 + np.sqrt(away.shape[1] / n_rows)",
+        "by_chance = 1.0",
+        MISFIT,
+    ),
+    Mutant(
+        "too sure is compared with nothing known alone",
+        "models/misfit.py",
+        "SHARES = (0.0, 1 / 16, 1 / 8, 1 / 4, 1 / 2)",
+        "SHARES = (0.0,)",
+        MISFIT,
+    ),
+    Mutant(
+        "a step on drawn rows is about all rows",
+        "algorithms/ifca.py",
+        "counts = times_drawn(clients, lots, slice(None))",
+        "pass",
+        ("tests/deployment/test_rows_behind.py",),
     ),
     Mutant(
         "folds of a cut are not judged by themselves",

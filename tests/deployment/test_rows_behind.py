@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from fedkin import FGPR, FedEM, FedGMM, InProcess
+from fedkin import FGPR, FedEM, FedGMM, FedGrEM, InProcess
 from fedkin.algorithms import algorithm as find_algorithm
 from fedkin.datasets import make_gaussian_sites
 from fedkin.engines import Journal
@@ -21,6 +22,9 @@ from fedkin.privacy.policy import SitePolicy
 from fedkin.protocol import Ask, Fault, QuorumLost, Reason
 from fedkin.protocol.gate import WITHHELD
 from tests.deployment.test_disclosure import half, honest_site
+
+# What other rules do where a question's parameters are believed whatever they are.
+BELIEVING = replace(DEFAULT_RULES, misfit=np.inf)
 
 
 def nearest(found, rows):
@@ -128,6 +132,9 @@ def outermost(site, direction):
     for number in range(1, 42):
         place = (low + high) / 2
         answer = site.answer(number, Ask("expect", cut_at(place, direction)), 0)
+        if answer.fault is not None:
+            assert answer.fault.reason is Reason.MISFIT
+            return np.full((1, len(direction)), np.inf)
         sums = answer.arrays["moments"][0, 1]
         read.append(sums[1 : 1 + len(direction)] / max(sums[0], 1e-300))
         low, high = (low, place) if sums[0] < 0.999 else (place, high)
@@ -141,13 +148,14 @@ def test_centres_chosen_on_purpose_read_a_patient(turn, tmp_path):
     X, y = two_groups()
     direction = np.array([np.cos(turn), np.sin(turn)])
     read = {}
-    for rules in (None, DEFAULT_RULES):
-        folder = tmp_path / str(rules is None)
+    for rules in (None, BELIEVING, DEFAULT_RULES):
+        folder = tmp_path / str(len(read))
         site = half(X, y, folder, rules, algorithm="fedgmm", n_components=1)
         read[rules] = outermost(site, direction)
     patient = X[np.argmax(X @ direction)]
     assert nearest(patient, read[None]) < 1e-3
-    assert nearest(patient, read[DEFAULT_RULES]) > 0.5
+    assert nearest(patient, read[BELIEVING]) > 0.5
+    assert np.isinf(read[DEFAULT_RULES]).all(), "nothing leaves"
 
 
 def beyond(site, first, places):
@@ -165,7 +173,7 @@ def around(X, *ranks):
 def test_two_questions_that_differ_by_a_patient_read_it(tmp_path):
     """By default the second group leaves as the first did, also after a restart of the site."""
     X, y = two_groups()
-    for rules in (DisclosureRules(differencing=False), DEFAULT_RULES):
+    for rules in (replace(BELIEVING, differencing=False), BELIEVING):
         place = tmp_path / str(rules.differencing)
         chosen = {"algorithm": "fedgmm", "n_components": 1}
         (one,) = beyond(half(X, y, place, rules, **chosen), 1, around(X, 20))
@@ -176,7 +184,7 @@ def test_two_questions_that_differ_by_a_patient_read_it(tmp_path):
             np.testing.assert_array_equal(one, again, "asking twice does not help")
         else:
             assert nearest((other - one)[1:3] / (other - one)[0], X) < 1e-2
-    far = beyond(half(X, y, tmp_path / "True", DEFAULT_RULES, **chosen), 4, around(X, 35))[0]
+    far = beyond(half(X, y, tmp_path / "True", BELIEVING, **chosen), 4, around(X, 35))[0]
     assert far[0] == pytest.approx(35), "a group that differs by ten rows and more is answered"
 
 
@@ -195,21 +203,75 @@ def slices(places):
     }
 
 
-def test_three_questions_still_read_a_patient(tmp_path):
-    """What the rules do not stop; the page on deployment says so.
+def by_three_slices(site, X, rank, asked, group):
+    """The row beyond which so many are, from three questions; None if one is withheld.
 
     Slices from A to C, from C to B, and from A to just beyond B: every two differ by many rows.
     """
-    X, y = two_groups()
-    site = half(X, y, tmp_path, DEFAULT_RULES, algorithm="fedgmm", n_components=1)
-    a, c, b, just_beyond = around(X, 70, 50, 31, 30)
-    sums = [
-        site.answer(1 + k, Ask("expect", slices(cuts)), 0).arrays["moments"][0, 1]
+    a, c, b, just_beyond = around(X, rank + 40, rank + 20, rank + 1, rank)
+    answers = [
+        site.answer(1 + k, Ask("expect", asked(cuts)), 0)
         for k, cuts in enumerate(((a, c), (c, b), (a, just_beyond)))
     ]
-    assert [round(one[0]) for one in sums] == [20, 19, 40]
-    read = sums[2] - sums[1] - sums[0]
+    if any(answer.fault is not None for answer in answers):
+        assert {one.fault.reason for one in answers if one.fault} == {Reason.MISFIT}
+        return None
+    first, second, third = (answer.arrays["moments"][0, group] for answer in answers)
+    return third - second - first
+
+
+def test_three_questions_read_a_patient_only_if_their_parameters_are_believed(tmp_path):
+    X, y = two_groups()
+    chosen = {"algorithm": "fedgmm", "n_components": 1}
+    believing = half(X, y, tmp_path / "believing", BELIEVING, **chosen)
+    read = by_three_slices(believing, X, 30, slices, 1)
     assert nearest(read[1:3] / read[0], X) < 1e-2
+    site = half(X, y, tmp_path / "default", DEFAULT_RULES, **chosen)
+    assert by_three_slices(site, X, 30, slices, 1) is None
+
+
+def narrow_and_wide(share):
+    """A cloud as narrow as a share of a slice, and one so wide that they meet at its ends."""
+
+    def asked(places):
+        middle, reach = np.mean(places), (places[1] - places[0]) / 2
+        narrow = 2.0 * share * reach
+        # log(wide) + reach^2 / (2 wide^2) = log(narrow) + reach^2 / (2 narrow^2)
+        level = np.log(narrow) + reach**2 / (2 * narrow**2)
+        wide = np.exp(level)
+        for _ in range(100):
+            wide = np.exp(level - reach**2 / (2 * wide**2))
+        return {
+            "centers": np.tile([middle, 1.5], (2, 1)),
+            "covariances": np.stack([np.diag([one**2, 9.0]) for one in (narrow, wide)]),
+            "components": np.zeros((1, 2)),
+            "noise": np.array(1e3),
+        }
+
+    return asked
+
+
+def test_the_sharpest_slices_that_are_answered_read_nobody(tmp_path):
+    """Clouds as narrow as the rule lets them be: what is read is as far off as a guess."""
+    X, y = two_groups()
+    errors = {}
+    for name, rules, shares in (
+        ("lifted", None, [0.02]),
+        ("default", DEFAULT_RULES, [0.07, 0.08, 0.09, 0.1, 0.11, 0.12]),
+    ):
+        errors[name] = []
+        for rank, share in itertools.product(range(25, 45), shares):
+            folder = tmp_path / f"{name}-{rank}-{share}"
+            site = half(X, y, folder, rules, algorithm="fedgmm", n_components=1)
+            read = by_three_slices(site, X, rank, narrow_and_wide(share), 0)
+            if read is not None:
+                patient = X[np.argsort(-X[:, 0])[rank]]
+                errors[name].append(abs(read[2] / read[0] - patient[1]))
+    column = X[np.argsort(-X[:, 0]), 1]
+    guesses = [abs(np.mean(column[rank - 5 : rank + 6]) - column[rank]) for rank in range(25, 45)]
+    assert np.median(errors["lifted"]) < 0.1
+    assert len(errors["default"]) > 40, "some are answered"
+    assert np.median(errors["default"]) > np.median(guesses), "a guess by neighbours is better"
 
 
 @pytest.mark.parametrize("seed", [1, 3])
@@ -239,7 +301,7 @@ def test_an_honest_fit_reads_no_patient_from_two_replies(seed, tmp_path):
 
 def test_what_a_small_group_leaves_of_the_others_is_withheld_too(tmp_path):
     X, y = two_groups()
-    site = half(X, y, tmp_path, DEFAULT_RULES, algorithm="fedgmm", n_components=1)
+    site = half(X, y, tmp_path, BELIEVING, algorithm="fedgmm", n_components=1)
     place = np.sort(X[:, 0])[-3]
     kept = site.answer(1, Ask("expect", cut_at(place, np.array([1.0, 0.0]))), 0).arrays
     assert not kept["moments"].any(), "the other sum is the whole without three patients"
@@ -312,13 +374,13 @@ def test_points_far_out_make_the_information_about_one_patient(tmp_path):
         "places": np.zeros((1, 1), dtype=np.int64),
     }
     answers = {}
-    for rules in (None, DEFAULT_RULES):
-        site = half(
-            X, y, tmp_path / str(rules is None), rules, algorithm="mixed_model", family="binomial"
-        )
-        answers[rules] = site.answer(1, Ask("plain", question), 0)
-    assert answers[None].fault is None
-    assert answers[DEFAULT_RULES].fault == Fault(Reason.FEW_ROWS, "information")
+    for rules in (None, BELIEVING, DEFAULT_RULES):
+        folder = tmp_path / str(len(answers))
+        site = half(X, y, folder, rules, algorithm="mixed_model", family="binomial")
+        answers[rules] = site.answer(1, Ask("plain", question), 0).fault
+    assert answers[None] is None
+    assert answers[BELIEVING] == Fault(Reason.FEW_ROWS, "information")
+    assert answers[DEFAULT_RULES] == Fault(Reason.MISFIT)
 
 
 def test_steep_classes_make_the_information_about_one_patient(tmp_path):
@@ -334,7 +396,7 @@ def test_steep_classes_make_the_information_about_one_patient(tmp_path):
             "spread": np.ones(3),
         }
         folder = tmp_path / str(steepness)
-        site = half(X, y, folder, DEFAULT_RULES, algorithm="softmax_mixed")
+        site = half(X, y, folder, BELIEVING, algorithm="softmax_mixed")
         faults[steepness] = site.answer(1, Ask("look", question), 0).fault
     assert faults == {1.0: None, 3000.0: Fault(Reason.FEW_ROWS, "information")}
 
@@ -402,8 +464,8 @@ def steep_question(plane, steepness, spread=1.0):
 def test_a_slope_where_all_rows_but_one_are_fitted_is_that_row(step, tmp_path):
     X, y, plane = all_right_but_one()
     told = {}
-    for rules in (None, DEFAULT_RULES):
-        folder = tmp_path / str(rules is None)
+    for rules in (None, BELIEVING, DEFAULT_RULES):
+        folder = tmp_path / str(len(told))
         site = half(X, y, folder, rules, algorithm="mixed_model", family="binomial")
         question = steep_question(plane, 1e6)
         if step == "slopes":
@@ -411,7 +473,42 @@ def test_a_slope_where_all_rows_but_one_are_fitted_is_that_row(step, tmp_path):
         told[rules] = site.answer(1, Ask(step, question), 0)
     slope = told[None].arrays["slope"].reshape(-1)
     np.testing.assert_allclose(np.abs(slope[:3] / slope[3]), np.abs(X[17]), rtol=1e-6)
-    assert told[DEFAULT_RULES].fault.reason is Reason.FEW_ROWS
+    assert told[BELIEVING].fault.reason is Reason.FEW_ROWS
+    assert told[DEFAULT_RULES].fault.reason in WITHHELD
+
+
+def between_two_planes(site, X, rank, steepness):
+    """A row read from slopes at planes on both its sides; None if one is withheld."""
+    ordered, told = np.sort(X[:, 0]), []
+    for k, place in enumerate((rank, rank + 1)):
+        plane = np.array([1.0, 0.0, 0.0, -(ordered[place] + ordered[place + 1]) / 2])
+        question = steep_question(plane, steepness)
+        question["points"] = np.append(question["points"], [[1e-9]], axis=1)
+        answer = site.answer(1 + k, Ask("slopes", question), 0)
+        if answer.fault is not None:
+            assert answer.fault.reason is Reason.MISFIT
+            return None
+        told.append(answer.arrays["slope"].reshape(-1))
+    moved = told[1] - told[0]
+    return moved[1:3] / moved[3]
+
+
+def test_steep_planes_on_both_sides_of_a_patient_read_it(tmp_path):
+    """Planes as steep as the rule lets them be read nobody."""
+    X, _ = honest_site(4, 100)
+    y = (np.random.default_rng(0).random(100) < 0.5).astype(float)
+    chosen = {"algorithm": "mixed_model", "family": "binomial"}
+    errors = {rules: [] for rules in (BELIEVING, DEFAULT_RULES)}
+    for rank, steepness in itertools.product(range(40, 60), (5.0, 10.0, 1e4)):
+        for n, rules in enumerate(errors):
+            folder = tmp_path / f"{rank}-{steepness}-{n}"
+            read = between_two_planes(half(X, y, folder, rules, **chosen), X, rank, steepness)
+            patient = X[np.argsort(X[:, 0])[rank + 1], 1:]
+            if read is not None:
+                errors[rules].append(float(np.abs(read - patient).max()))
+    assert sum(error < 1e-6 for error in errors[BELIEVING]) > 15
+    assert len(errors[DEFAULT_RULES]) >= 20, "some are answered"
+    assert np.median(errors[DEFAULT_RULES]) > 0.8
 
 
 def class_question(plane, steepness):
@@ -426,14 +523,15 @@ def class_question(plane, steepness):
 def test_a_pull_of_classes_where_all_rows_but_one_are_right_is_that_row(tmp_path):
     X, y, plane = all_right_but_one()
     told = {}
-    for rules in (None, DEFAULT_RULES):
-        site = half(X, y, tmp_path / str(rules is None), rules, algorithm="softmax_mixed")
+    for rules in (None, BELIEVING, DEFAULT_RULES):
+        site = half(X, y, tmp_path / str(len(told)), rules, algorithm="softmax_mixed")
         told[rules] = site.answer(1, Ask("look", class_question(plane, 1e6)), 0)
     pull = told[None].arrays["pull"].reshape(2, 4)[0]
     np.testing.assert_allclose(pull[:3] / pull[3], X[17], rtol=1e-4)
-    assert told[DEFAULT_RULES].fault == Fault(Reason.FEW_ROWS, "pull")
+    assert told[BELIEVING].fault == Fault(Reason.FEW_ROWS, "pull")
+    assert told[DEFAULT_RULES].fault == Fault(Reason.MISFIT)
     judged = {"information": np.eye(8)[None], "together": np.array(0.0)}
-    site = half(X, y, tmp_path / "judge", DEFAULT_RULES, algorithm="softmax_mixed")
+    site = half(X, y, tmp_path / "judge", BELIEVING, algorithm="softmax_mixed")
     answer = site.answer(1, Ask("judge", {**class_question(plane, 1e6), **judged}), 0)
     assert answer.fault == Fault(Reason.FEW_ROWS, "departed")
     honest = half(X, y, tmp_path / "honest", DEFAULT_RULES, algorithm="softmax_mixed")
@@ -601,3 +699,98 @@ def test_models_are_scored_once_in_a_run(tmp_path):
     again = site.answer(2, scored_question(flat), 1)
     np.testing.assert_array_equal(again.arrays["totals"], first.arrays["totals"])
     assert site.answer(3, scored_question(2.0 * flat), 2).fault == Fault(Reason.BUDGET)
+
+
+# ------------------------------------------------------------------ rows that steps draw
+
+
+def ifca_question():
+    return {"models": np.zeros((1, 4)), "step": np.array(1.0)}
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+def test_a_step_on_one_drawn_row_is_that_row(loss, tmp_path):
+    X, y = honest_site(4, 100)
+    y = (y > 0).astype(float) if loss == "logistic" else y
+    chosen = {"algorithm": "ifca", "n_clusters": 1, "loss": loss, "batch_size": 1, "scale": False}
+    chosen["local_steps"] = 1
+    told = {}
+    for rules in (None, DEFAULT_RULES):
+        site = half(X, y, tmp_path / str(rules is None), rules, **chosen)
+        told[rules] = site.answer(1, Ask("update", ifca_question()), 0)
+    update = told[None].arrays["update"][0]
+    assert nearest(update[:3] / update[3], X) < 1e-9
+    assert told[DEFAULT_RULES].fault.reason is Reason.FEW_ROWS
+    whole = {**chosen, "batch_size": None}
+    site = half(X, y, tmp_path / "whole", DEFAULT_RULES, **whole)
+    assert site.answer(1, Ask("update", ifca_question()), 0).fault is None
+
+
+def test_steep_models_make_an_update_about_one_patient(tmp_path):
+    X, y, plane = all_right_but_one()
+    question = {"models": 1e6 * plane[None], "step": np.array(1.0)}
+    chosen = {"algorithm": "ifca", "n_clusters": 1, "loss": "logistic", "scale": False}
+    chosen |= {"fit_intercept": True, "averaging": "gradient", "alpha": 0.0}
+    told = {}
+    for rules in (None, BELIEVING, DEFAULT_RULES):
+        site = half(X, y, tmp_path / str(len(told)), rules, **chosen)
+        told[rules] = site.answer(1, Ask("update", question), 0)
+    update = told[None].arrays["update"][0]
+    # The least penalty that there is moves it a little.
+    np.testing.assert_allclose(update[:3] / update[3], X[17], rtol=0.03)
+    assert told[BELIEVING].fault.reason is Reason.FEW_ROWS
+    assert told[DEFAULT_RULES].fault.reason is Reason.MISFIT
+
+
+def test_a_model_of_one_step_is_the_row_that_was_drawn(tmp_path):
+    X, y = honest_site(4, 100)
+    chosen = {"algorithm": "odcl", "solver": "sgd", "alpha": 0.0}
+    told = {}
+    for n_steps, rules in ((1, None), (1, DEFAULT_RULES), (300, DEFAULT_RULES)):
+        site = half(X, y, tmp_path / f"{n_steps}-{rules is None}", rules, n_steps=n_steps, **chosen)
+        told[n_steps, rules] = site.answer(1, Ask("model"), 0)
+    model = told[1, None].arrays["model"][0]
+    assert nearest(model[:3] / model[3], X) < 1e-9
+    assert told[1, DEFAULT_RULES].fault.reason is Reason.FEW_ROWS
+    assert told[300, DEFAULT_RULES].fault is None
+
+
+def test_the_value_of_a_batch_of_one_row_is_withheld(tmp_path):
+    X, y = honest_site(4, 100)
+    kernel = {"algorithm": "fgpr", "optimizer": "sgd", "common": False}
+    faults = {}
+    for size in (1, 32):
+        site = half(X[:, :1], y, tmp_path / str(size), DEFAULT_RULES, batch_size=size, **kernel)
+        n = len(site.cache.form.start)
+        question = {
+            "theta": site.cache.form.start,
+            "rates": np.array([0.1]),
+            "lower": np.full(n, -20.0),
+            "upper": np.full(n, 20.0),
+        }
+        faults[size] = site.answer(1, Ask("local_steps", question), 0).fault
+    assert faults[1].reason is Reason.FEW_ROWS and faults[32] is None
+
+
+# ------------------------------------------------------------------ honest questions
+
+
+def test_what_fits_ask_is_answered():
+    """No rule about a question's parameters changes an honest fit."""
+    rng = np.random.default_rng(0)
+    centers = rng.normal(size=(2, 3)) * 2
+    groups = rng.integers(2, size=(8, 120))
+    rows = rng.normal(size=(8, 120, 3)) + centers[groups]
+    data = Federation.from_clients({f"s{k}": own for k, own in enumerate(rows)})
+    fits = {}
+    for rules in (BELIEVING, DEFAULT_RULES):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("fedkin.engines.inprocess.DEFAULT_RULES", rules)
+            engine = InProcess(disclosure="enforce")
+            kinds = ("identity", "tied", "full")
+            fits[rules] = [
+                FedGrEM(2, covariance_type=kind, random_state=0, engine=engine).fit(data)
+                for kind in kinds
+            ]
+    for free, held in zip(*fits.values()):
+        np.testing.assert_array_equal(free.means_, held.means_)

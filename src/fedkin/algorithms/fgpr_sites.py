@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +31,7 @@ from fedkin.models.gp_rows import (
     thinned,
 )
 from fedkin.models.kernels import Form, default_spec, form_of
+from fedkin.protocol import TracedReply
 from fedkin.randomness import Keys
 from fedkin.ties import RELATIVE, first_best, first_least
 
@@ -141,7 +143,13 @@ def local_steps(clients, cache, settings, common, personal, memory, keys):
         longest = np.linalg.norm(step, axis=1, keepdims=True) / LONGEST_LOCAL_STEP
         theta = np.clip(theta - step / np.maximum(longest, 1.0), common["lower"], common["upper"])
     reply = {"theta": theta, "value": value / len(common["rates"]), "rows": cache.data.rows}
-    return reply, memory
+    return TracedReply(reply, partial(_rows_drawn, batches, keys, len(common["rates"]))), memory
+
+
+def _rows_drawn(batches, keys, n_steps):
+    """How often steps draw every row."""
+    counts = sum(batches.times_drawn(keys.fold(number)) for number in range(1, n_steps + 1))
+    return dict.fromkeys(("theta", "value"), counts)
 
 
 def _divisors(sizes: Floats, form: Form, scaling: str) -> Floats:
@@ -171,12 +179,24 @@ class _Batches:
         packs = [*self.whole, self._draw(keys)] if len(self.large) else self.whole
         return self.data._replace(packs=tuple(packs))
 
-    def _draw(self, keys: Keys) -> Packed:
+    def times_drawn(self, keys: Keys) -> Floats:
+        """One for the rows of one step, zero for others, (N,)."""
+        drawn = np.ones(len(self.clients.X))
+        if len(self.large):
+            drawn[np.isin(self.clients.owner, self.large)] = 0.0
+            drawn[self._places(keys)] = 1.0
+        return drawn
+
+    def _places(self, keys: Keys) -> Indices:
+        """Rows of the large clients in one step, (k, batch_size)."""
         sizes = self.clients.sizes[self.large]
         order = keys.take(self.large).uniform(int(sizes.max()))
         order[np.arange(order.shape[1]) >= sizes[:, None]] = 2.0
         chosen = np.sort(np.argpartition(order, self.size - 1, axis=1)[:, : self.size], axis=1)
-        rows = self.clients.offsets[:-1][self.large][:, None] + chosen
+        return np.asarray(self.clients.offsets[:-1][self.large][:, None] + chosen)
+
+    def _draw(self, keys: Keys) -> Packed:
+        rows = self._places(keys)
         X, y, basis = self.rows
         return Packed(
             self.large,

@@ -27,18 +27,32 @@ Where we differ from the paper
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import expit
 
 from fedkin.algorithms.aggregate import members
 from fedkin.algorithms.clustered_result import NO_CLUSTER, ClusteredResult
 from fedkin.algorithms.odcl import CHOICE, MODELS, ROWS, prepare
 from fedkin.algorithms.odcl_settings import LOSSES, STRENGTH
 from fedkin.arrays import Array, Floats
-from fedkin.models.descent import drawn_gradients
+from fedkin.models.descent import drawn_gradients, times_drawn
 from fedkin.models.local_loss import MOST_EIGENVALUES
-from fedkin.protocol import Algorithm, Ask, Field, Program, Replies, Roster, Step, over_roster
+from fedkin.models.misfit import of_classes
+from fedkin.protocol import (
+    MISFIT,
+    Algorithm,
+    Ask,
+    Field,
+    Program,
+    Replies,
+    Roster,
+    Step,
+    TracedReply,
+    over_roster,
+)
 from fedkin.protocol.runs import About
 from fedkin.settings import FRACTION, Flag, Number, Settings, Start, Whole, one_of, setting
 from fedkin.ties import first_least
@@ -202,6 +216,7 @@ def _update(clients, cache, settings, common, personal, memory, keys):
         units = _Units(common["center"], common["unit"], settings.fit_intercept)
     models = common["models"]
     choice = first_least(cache.losses(models), axis=1)
+    behind = partial(_rows_of_update, clients, settings, models[choice], keys)
     update = models[choice]
     if settings.averaging == "gradient":
         update = _gradient(clients, cache, settings, update, keys, 0)
@@ -209,7 +224,28 @@ def _update(clients, cache, settings, common, personal, memory, keys):
         for t in range(settings.local_steps):
             gradient = _gradient(clients, cache, settings, update, keys, t)
             update -= common["step"] * (gradient if units is None else units.along(gradient))
-    return {"update": update, "choice": choice.astype(np.float64)}, memory
+    reply = {"update": update, "choice": choice.astype(np.float64)}
+    if settings.loss == "logistic" or settings.batch_size is not None:
+        reply = TracedReply(reply, behind)
+    return reply, memory
+
+
+def _rows_of_update(clients, settings, models, keys):
+    """How much every row counts in an update: as often as it is drawn, and as it is not fitted."""
+    counts, behind = np.ones(len(clients.X)), {}
+    if settings.batch_size is not None:
+        n_steps = 1 if settings.averaging == "gradient" else settings.local_steps
+        lots = (keys.fold(t).uniform(settings.batch_size) for t in range(n_steps))
+        counts = times_drawn(clients, lots, slice(None))
+    if settings.loss == "logistic":
+        own = models[clients.owner]
+        score = (clients.X * own[:, : clients.n_features]).sum(axis=1)
+        score += own[:, -1] if settings.fit_intercept else 0.0
+        hits = np.stack([clients.y <= 0, clients.y > 0], axis=1).astype(np.float64)
+        counts = counts * np.abs(hits[:, 1] - expit(score))
+        scores = np.stack([np.zeros_like(score), score], axis=1)
+        behind = {MISFIT: of_classes(scores, hits, clients.owner)}
+    return {"update": counts, **behind}
 
 
 def _gradient(clients, cache, settings, models, keys, stream):
@@ -409,6 +445,6 @@ IFCA = Algorithm(
             {"update": UPDATE, "choice": CHOICE},
             {**MODELS, "step": STEP, **UNITS},
         ),
-        "choose": Step(_choose, {"choice": CHOICE, "loss": LOSS}, MODELS),
+        "choose": Step(_choose, {"choice": CHOICE, "loss": LOSS}, MODELS, most=1),
     },
 )

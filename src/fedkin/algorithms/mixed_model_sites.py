@@ -18,10 +18,11 @@ from fedkin.models.least_squares import upper_triangle
 from fedkin.models.linear_mixed import eliminate, target_products
 from fedkin.models.linear_mixed_scales import columns_of
 from fedkin.models.linear_mixed_shared import answers_from
+from fedkin.models.misfit import of_classes
 from fedkin.models.random_covariance import Shape
 from fedkin.models.small_matrices import backward, solve
 from fedkin.models.weighted_rows import log_weights
-from fedkin.protocol import Field, Step, TracedReply
+from fedkin.protocol import MISFIT, Field, Step, TracedReply
 
 # ------------------------------------------------------------------ client functions
 
@@ -69,6 +70,7 @@ def plain(clients, cache, settings, common, personal, memory, keys):
     }
     # At points chosen on purpose all rows are fitted but one, and the slope is of that one.
     behind = {"slope": np.abs(rows.y - found.mean), "information": found.weight}
+    behind |= _misfit(rows, [common["points"][0] @ rows.X + rows.offset])
     return TracedReply(reply, lambda: behind), memory
 
 
@@ -102,7 +104,20 @@ def _glm_slopes(
 def _rows_of_slopes(rows: GlmRows, found: list[Marginal]) -> Arrays:
     """How much every row counts in the slope at every point, (N, k)."""
     means = [curve(rows, one.modes.eta).mean for one in found]
-    return {"slope": np.stack([np.abs(rows.y - mean) for mean in means], axis=1)}
+    away = {"slope": np.stack([np.abs(rows.y - mean) for mean in means], axis=1)}
+    return {**away, **_misfit(rows, [one.modes.eta for one in found])}
+
+
+def _misfit(rows: GlmRows, etas: list[Floats]) -> Arrays:
+    """How far outcomes of yes and no are from the linear predictors of a question's points.
+
+    Counts are not cut by a steep one: the mean of the outermost row would be all of their slope.
+    """
+    if rows.family != "binomial":
+        return {}
+    eta = np.stack(etas, axis=1)
+    hits = np.stack([rows.trials - rows.y, rows.y], axis=1)
+    return {MISFIT: of_classes(np.stack([np.zeros_like(eta), eta], axis=2), hits, rows.owner)}
 
 
 def _answers(packed: Floats, at: Coordinates, points: Floats, method: Any) -> Arrays:

@@ -30,6 +30,7 @@ Where we differ from the paper
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,11 +46,11 @@ from fedkin.algorithms.odcl_settings import ASKED, SUMS, OdclSettings
 from fedkin.algorithms.odcl_sites import Sites, group_sites
 from fedkin.arrays import Array, Bools, Floats, Indices
 from fedkin.federation import Federation
-from fedkin.models.descent import sgd
+from fedkin.models.descent import lots_of, sgd, times_drawn
 from fedkin.models.least_squares import upper_triangle
 from fedkin.models.local_loss import LocalLoss, local_loss
 from fedkin.names import listed
-from fedkin.protocol import Algorithm, Ask, Field, Program, Roster, Step
+from fedkin.protocol import Algorithm, Ask, Field, Program, Roster, Step, TracedReply
 from fedkin.protocol.runs import About
 from fedkin.tables import Table
 from fedkin.ties import first_least
@@ -124,7 +125,16 @@ def _described(clients, cache, settings, memory, keys, fields):
     if "statistics" in fields:
         long = models.shape[1] > MOST_COVARIANCES
         reply["statistics"] = cache.statistics[:, : 0 if long else None].copy()
+    if settings.solver != "exact" and memory is None:
+        reply = TracedReply(reply, partial(_rows_drawn, clients, settings, keys))
     return reply, {"model": models}
+
+
+def _rows_drawn(clients, settings, keys):
+    """A model of a few steps is about the rows that these drew."""
+    filled = np.flatnonzero(clients.sizes > 0)
+    lots = lots_of(keys, settings.n_steps, settings.batch_size, filled)
+    return {"model": times_drawn(clients, lots, filled)}
 
 
 def _model(clients, cache, settings, common, personal, memory, keys, fields=()):

@@ -12,6 +12,7 @@ from fedkin.algorithms.softmax_mixed_sets import LEAST_LOG, N_SETS
 from fedkin.arrays import Arrays, Bools, Floats
 from fedkin.federation import Federation
 from fedkin.models.least_squares import upper_triangle
+from fedkin.models.misfit import of_classes
 from fedkin.models.softmax_left_out import (
     common_without,
     loss_from_common,
@@ -29,7 +30,7 @@ from fedkin.models.softmax_mixed import (
     second_derivatives,
     slopes,
 )
-from fedkin.protocol import Field, Step, TracedReply
+from fedkin.protocol import MISFIT, Field, Step, TracedReply
 
 # What logarithms of variances that were kept as such may be off.
 ROUNDING = 1e-9
@@ -149,13 +150,17 @@ def rows_of_sets(clients, settings, told, modes):
     ones = np.ones((len(clients.X), int(settings.fit_intercept)))
     table = np.concatenate([(clients.X - told.mean) / told.spread, ones], axis=1)
     own = (told.coef + modes)[clients.owner]
-    share = probabilities(np.einsum("nd,ngcd->ngc", table, own))
-    often = 1.0 if clients.weights is None else clients.weights[:, None]
+    score = np.einsum("nd,ngcd->ngc", table, own)
+    share = probabilities(score)
+    often = np.ones(len(table)) if clients.weights is None else clients.weights
+    hits = (clients.y[:, None] == np.arange(share.shape[2])) * often[:, None]
+    often = often[:, None]
     label = clients.y.astype(np.intp)[:, None, None]
     right = np.take_along_axis(share, np.broadcast_to(label, (*share.shape[:2], 1)), axis=2)[..., 0]
     missed = often * (1.0 - right)
     information = often * (1.0 - np.square(share).sum(axis=2))
-    return {"information": information, **dict.fromkeys(("pull", "departed"), missed)}
+    counted = {"information": information, **dict.fromkeys(("pull", "departed"), missed)}
+    return {**counted, MISFIT: of_classes(score, hits, clients.owner)}
 
 
 def known_modes(told: Told, memory: Any, m: int) -> Floats:

@@ -523,6 +523,8 @@ def _steps() -> dict[str, Step]:
                 optional=_declared(step.optional),
                 common={**step.common, **MARKS},
                 cuts=True,
+                # Every fold of every way asks what a fit asks.
+                most=None,
             )
     return found
 

@@ -9,6 +9,8 @@ first when rows differ in size, so t starts at L / mu, L the curvature of the cl
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 
 from fedkin.arrays import Floats, Indices
@@ -29,10 +31,23 @@ def drawn_gradients(
     `coef` (k, d) are these clients' models, `lot` (k, batch_size) is theirs, too.
     """
     assert clients.y is not None
+    drawn = rows_drawn(clients, lot, who)
+    return local.row_gradients(clients.X[drawn], clients.y[drawn], coef)
+
+
+def rows_drawn(clients: Federation, lot: Floats, who: Indices | slice = slice(None)) -> Indices:
+    """Rows that a lot (k, batch_size) in [0, 1) draws for the clients `who`, (k, batch_size)."""
     sizes, starts = clients.sizes[who, None], clients.offsets[:-1][who, None]
     drawn = starts + (lot * sizes).astype(np.intp)
-    drawn = np.minimum(drawn, len(clients.X) - 1)  # a client without rows; its reply is refused
-    return local.row_gradients(clients.X[drawn], clients.y[drawn], coef)
+    return np.minimum(drawn, len(clients.X) - 1)  # a client without rows; its reply is refused
+
+
+def times_drawn(clients: Federation, lots: Iterable[Floats], who: Indices | slice) -> Floats:
+    """How often lots draw every row, (N,)."""
+    counts = np.zeros(len(clients.X))
+    for lot in lots:
+        np.add.at(counts, rows_drawn(clients, lot, who), 1.0)
+    return counts
 
 
 def sgd(
@@ -49,10 +64,7 @@ def sgd(
     average = np.zeros_like(coef)
     filled = np.flatnonzero(clients.sizes > 0)
     strongest, weakest = _curvature(clients, local)
-    for t in range(n_steps):
-        if t % DRAWN_AT_ONCE == 0:
-            lot = keys.fold(t // DRAWN_AT_ONCE).uniform(DRAWN_AT_ONCE, batch_size)[filled]
-        now = lot[:, t % DRAWN_AT_ONCE]
+    for t, now in enumerate(lots_of(keys, n_steps, batch_size, filled)):
         gradient = drawn_gradients(clients, local, coef[filled], now, filled)
         step = 1.0 / (weakest[filled] * (t + 1) + strongest[filled])
         coef[filled] -= step[:, None] * gradient
@@ -61,6 +73,14 @@ def sgd(
             coef *= np.minimum(1.0, radius / np.maximum(length, np.finfo(float).tiny))
         average += (coef - average) * (2.0 / (t + 2))
     return coef if iterate == "last" else average
+
+
+def lots_of(keys: Keys, n_steps: int, batch_size: int, who: Indices) -> Iterator[Floats]:
+    """What every step draws for the clients `who`, (k, batch_size) each."""
+    for t in range(n_steps):
+        if t % DRAWN_AT_ONCE == 0:
+            lot = keys.fold(t // DRAWN_AT_ONCE).uniform(DRAWN_AT_ONCE, batch_size)[who]
+        yield lot[:, t % DRAWN_AT_ONCE]
 
 
 def _curvature(clients: Federation, local: LocalLoss) -> tuple[Floats, Floats]:

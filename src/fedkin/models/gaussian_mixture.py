@@ -127,6 +127,14 @@ def _matrix(parameters: Parameters) -> Floats:
     return parameters.covariance
 
 
+def matrices(parameters: Parameters) -> Floats:
+    """The covariance as a matrix, of whatever kind it is, (m or 1, ..., d, d)."""
+    variances = _variances(parameters)
+    if variances is None:
+        return _matrix(parameters)
+    return variances[..., None] * np.eye(variances.shape[-1])
+
+
 def times_precision(parameters: Parameters, vectors: Floats) -> Floats:
     """Vectors (m, ..., R, d) multiplied by the inverse covariance."""
     variances = _variances(parameters)

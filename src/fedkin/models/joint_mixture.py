@@ -51,6 +51,19 @@ def log_density(X: Floats, shared: Shared) -> Floats:
     return -0.5 * (length + X.shape[1] * np.log(2 * np.pi)) - halves
 
 
+def away(X: Floats, shared: Shared, a: int) -> Floats:
+    """Rows about the centre of a component of x, its covariance made the identity, (n, d)."""
+    root = np.linalg.cholesky(shared.covariances[a])
+    return np.linalg.solve(root, (X - shared.centers[a]).T).T
+
+
+def away_from_regression(X: Floats, y: Floats, shared: Shared, r: int) -> Floats:
+    """Residuals about a regression in units of the noise, (n, 1)."""
+    d = X.shape[1]
+    level = shared.coef[r, d:].sum()
+    return ((y - X @ shared.coef[r, :d] - level) / shared.sigma)[:, None]
+
+
 def log_shares(X: Floats, weights: Floats, shared: Shared) -> Floats:
     """Log probability of every regression given x alone, (n, R).
 

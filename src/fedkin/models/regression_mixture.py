@@ -154,6 +154,17 @@ def log_joint(rows: RowBlocks, parameters: Parameters) -> Floats:
     return rows.row_by_row(of_chunk, logs.shape[-1])
 
 
+def away(rows: RowBlocks, parameters: Parameters, s: int, r: int) -> Floats:
+    """Residuals about one regression of one restart, in units of the noise, (N, 1)."""
+    coef, logs, scale = _flattened(rows, parameters)
+    own, unit = coef[:, None, s * logs.shape[2] + r], scale[:, s, None, None]
+
+    def of_chunk(chunk: Chunk) -> Floats:
+        return own[chunk.clients] @ chunk.data * unit[chunk.clients]
+
+    return rows.row_by_row(of_chunk, 1)
+
+
 def _flattened(rows: RowBlocks, parameters: Parameters) -> tuple[Floats, Floats, Floats]:
     """Residual coefficients (m, S * R, p + 2), log weights (m, S, R), precision roots (m, S)."""
     m, shape = rows.n_clients, parameters.coef.shape

@@ -182,6 +182,17 @@ class RowBlocks:
             table[first[chunk.clients[client]] + row[place]] = of_chunk(chunk)[client, :, place]
         return table
 
+    @cached_property
+    def unlabelled(self) -> Floats:
+        """One for rows whose label is not known, zero for others, (N,)."""
+
+        def of_chunk(chunk: Chunk) -> Floats:
+            shape = len(chunk.clients), 1, chunk.data.shape[-1]
+            known = None if chunk.labels is None else chunk.labels != UNKNOWN
+            return np.ones(shape) if known is None else 1.0 - known[:, None]
+
+        return self.row_by_row(of_chunk, 1)[:, 0]
+
     # ---------------------------------------------------------------- totals, about the centre
 
     @cached_property

@@ -178,6 +178,13 @@ def whitened(chunk: Chunk, roots: Floats, offsets: Floats) -> Floats:
     return found
 
 
+def away(rows: RowBlocks, groups: Groups, s: int, r: int) -> Floats:
+    """Rows about the mean of one group of one restart, its covariance made the identity, (N, d)."""
+    one = Groups(*(part[:, s : s + 1, r : r + 1] for part in groups))
+    roots, offsets, _ = parts_of(rows, one)
+    return rows.row_by_row(lambda chunk: whitened(chunk, roots, offsets)[:, 0, 0], rows.n_columns)
+
+
 def _log_joint(chunk: Chunk, roots: Floats, offsets: Floats, logs: Floats) -> Floats:
     """(k, S, R, width) of the rows of a chunk."""
     white = whitened(chunk, roots, offsets)

@@ -46,6 +46,10 @@ class Reason(StrEnum):
         "withheld by the site's rule: the question could single rows out; its policy has to name "
         "the step (allow.trusted), or a job does without it (FGPR: common=False)"
     )
+    MISFIT = (
+        "withheld by the site's rule: its rows are far from where the question says they are; "
+        "bring columns to one scale (Standardizer), or let a fit learn spreads (covariance_type)"
+    )
     POLICY = "not allowed by the site's policy"
     ERROR = "the client function failed"
     LATE = "no answer in time"
@@ -98,6 +102,7 @@ WITHHELD = frozenset(
         Reason.CUT,
         Reason.BUDGET,
         Reason.TRUST,
+        Reason.MISFIT,
         Reason.POLICY,
     }
 )

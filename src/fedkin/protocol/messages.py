@@ -30,6 +30,11 @@ CUT = "__cut__"
 one: the parts (N, F) into which the rows are cut. Replies without each of the parts give what each
 of them holds, so that every part has to obey a site's rules by itself."""
 
+MISFIT = "__misfit__"
+"""Likewise, where the parameters of a question say where rows are: how many times as far from there
+they are as these say, (N, ...), the same for all rows of a client. What a fit asks has about one.
+"""
+
 DEFAULT_BOUND = 1e100
 # No message is larger, in bytes: what says that it is, is not read.
 LARGEST_MESSAGE = 1 << 28

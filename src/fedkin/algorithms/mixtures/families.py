@@ -23,6 +23,7 @@ from fedkin.models import regression_mixture as regression
 from fedkin.models import regression_mixture_starts as regression_starts
 from fedkin.models import shaped_mixture as shaped
 from fedkin.models.latent_classes import best_restart, climb, to_posterior
+from fedkin.models.misfit import of_groups
 from fedkin.models.mixture_information import gaussian_rows, regression_rows
 from fedkin.models.row_blocks import RowBlocks
 from fedkin.randomness import Keys
@@ -60,6 +61,14 @@ class Family(Protocol):
         to_posterior(joint)
         return joint[0].T
 
+    def misfit(self, rows: RowBlocks, fit: Fit, shares: Floats) -> Floats:
+        """How many times as far as their spread says rows are from components, (N,).
+
+        Rows whose labels are known are where these say, not where a question does.
+        """
+        shares = shares * rows.unlabelled[:, None]
+        return of_groups(partial(self.away, rows, fit), shares, rows.sizes)
+
     def gradient_step(self, statistics: Any, components: Floats, length: Floats) -> Floats:
         """Components moved up the likelihood by steps of some length (m, R)."""
         return components + length[..., None] * self.model.ascent_direction(statistics, components)
@@ -92,6 +101,9 @@ class Family(Protocol):
 
     def starts(self, rows: RowBlocks, keys: Keys, start: str) -> Fit:
         """Where every site's own fit begins, (m, S, ...)."""
+
+    def away(self, rows: RowBlocks, fit: Fit, r: int) -> Floats:
+        """Rows about their client's r-th component in units of its spread, (N, ...)."""
 
     def own_scale(self, rows: RowBlocks, statistics: Any, components: Floats, current: Any) -> Any:
         """The scale of a site that shares none."""
@@ -147,6 +159,14 @@ class GaussianFamily(Family):
         spread = np.maximum(rows.squares / np.maximum(rows.sizes, 1)[:, None], LEAST_SPREAD)
         return spread if self.kind == "diag" else spread.mean(axis=1)
 
+    def away(self, rows, fit, r):
+        """Rows about the mean of a group."""
+        parameters = gaussian.Parameters(*fit)
+        spread = gaussian.matrices(parameters)[:, None, None]
+        shape = (len(spread), *fit[1].shape[1:], fit[1].shape[-1])
+        spread = np.broadcast_to(spread, (shape[0], 1, *shape[1:]))
+        return shaped.away(rows, shaped.Groups(fit[0][:, None], fit[1][:, None], spread), 0, r)
+
     def informations(self, clients, rows, fit):
         """Every site's rows for slope and curvature, and its weights, site by site."""
         weights, means, covariance = fit
@@ -201,6 +221,10 @@ class RegressionFamily(Family):
         known = self.settings.sigma or (noise[0] if noise.size else None)
         size = np.sqrt(rows.squares[:, -1] / np.maximum(rows.sizes, 1))
         return np.full(rows.n_clients, known) if known else np.where(size > 0, size, 1.0)
+
+    def away(self, rows, fit, r):
+        """Residuals about a regression."""
+        return regression.away(rows, regression.Parameters(*fit), 0, r)
 
     def informations(self, clients, rows, fit):
         """Every site's rows for slope and curvature, and its weights, site by site."""

@@ -20,7 +20,8 @@ from fedkin.algorithms.mixtures.settings import MixtureSettings
 from fedkin.arrays import Floats
 from fedkin.models import regression_mixture as regression
 from fedkin.models.latent_classes import mixture_weights, to_posterior
-from fedkin.protocol import Ask, Field, Replies, Roster, Step, TracedReply
+from fedkin.models.misfit import of_groups
+from fedkin.protocol import MISFIT, Ask, Field, Replies, Roster, Step, TracedReply
 from fedkin.ties import RELATIVE, first_best, tied_order
 
 # Rounds of the start; it needs to find the components, not to polish them.
@@ -84,7 +85,11 @@ def _rows_of_groups(rows, parameters):
         joint = regression.log_joint(rows, one).T[None].copy()
         to_posterior(joint)
         each.append(joint[0].T)
-    return {"sums": np.stack(each, axis=1)}
+    misfit = [
+        of_groups(partial(regression.away, rows, parameters, s), shares, rows.sizes)
+        for s, shares in enumerate(each)
+    ]
+    return {"sums": np.stack(each, axis=1), MISFIT: np.stack(misfit, axis=1)}
 
 
 def federated_start(

@@ -34,7 +34,18 @@ from fedkin.arrays import Floats
 from fedkin.models import joint_mixture as joint
 from fedkin.models import regression_mixture as regression
 from fedkin.models.latent_classes import mixture_weights
-from fedkin.protocol import Algorithm, Ask, Field, Memory, Program, Roster, Step, TracedReply
+from fedkin.models.misfit import of_groups
+from fedkin.protocol import (
+    MISFIT,
+    Algorithm,
+    Ask,
+    Field,
+    Memory,
+    Program,
+    Roster,
+    Step,
+    TracedReply,
+)
 from fedkin.settings import Flag, Whole, one_of, setting
 
 # Eigenvalues of a covariance of x are at least this share of the rows' mean variance.
@@ -139,7 +150,12 @@ def _rows_of_groups(clients, settings, common, memory):
         for k in range(len(clients))
     ]
     of_x, of_y = (np.concatenate(parts) for parts in zip(*each))
-    return {"moments": of_x, "sums": of_y}
+    inputs = partial(joint.away, clients.X, shared)
+    targets = partial(joint.away_from_regression, clients.X, clients.y, shared)
+    misfit = np.maximum(
+        of_groups(inputs, of_x, clients.sizes), of_groups(targets, of_y, clients.sizes)
+    )
+    return {"moments": of_x, "sums": of_y, MISFIT: misfit}
 
 
 def _settle(clients, cache, settings, common, personal, memory, keys):
@@ -247,6 +263,6 @@ FEDGMM = Algorithm(
             {"rows": sites.ROWS, "loglik": sites.LOGLIK, "moments": MOMENTS, "sums": SUMS},
             INPUTS,
         ),
-        "settle": Step(_settle, {"loglik": sites.LOGLIK}, INPUTS),
+        "settle": Step(_settle, {"loglik": sites.LOGLIK}, INPUTS, most=1),
     },
 )

@@ -203,7 +203,8 @@ def improve(clients, cache, settings, common, personal, memory, keys, fields):
 
 def rows_behind(family, rows, expected, batch):
     """How much every row counts in every group of a step on a batch, by field."""
-    return sites.rows_of_groups(family, rows, expected, batch.drawn and batch.drawn())
+    drawn = batch.drawn and batch.drawn()
+    return sites.rows_of_groups(family, rows, expected, drawn, asked=True)
 
 
 def step_lengths(family, statistics, first_weights):

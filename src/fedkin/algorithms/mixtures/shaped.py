@@ -46,7 +46,8 @@ from fedkin.models import shaped_mixture as shaped
 from fedkin.models.latent_classes import best_restart, climb, to_posterior
 from fedkin.models.left_out_rows import Holding
 from fedkin.models.left_out_rows import left_out as left_out_rows
-from fedkin.protocol import Field, Program, Roster, Step, TracedReply
+from fedkin.models.misfit import of_groups
+from fedkin.protocol import MISFIT, Field, Program, Roster, Step, TracedReply
 from fedkin.shrinkage import borrowed
 from fedkin.shrinkage.outlier import outlier_score
 
@@ -174,10 +175,15 @@ def _rows_of_groups(clients, cache, settings, groups):
         to_posterior(joint)
         each.append(joint[0].T)
     found = np.stack(each, axis=1)
+    unlabelled = cache.unlabelled[:, None, None]
+    misfit = [
+        of_groups(partial(shaped.away, cache, groups, s), (found * unlabelled)[:, s], cache.sizes)
+        for s in range(found.shape[1])
+    ]
     if settings.labels and clients.y is not None:
         same = clients.y[:, None] == np.arange(found.shape[2])
         found = np.where((clients.y >= 0)[:, None, None], same[:, None].astype(float), found)
-    return dict.fromkeys(ABOUT_GROUPS, found)
+    return {**dict.fromkeys(ABOUT_GROUPS, found), MISFIT: np.stack(misfit, axis=1)}
 
 
 def shared_moments(clients, cache, settings, common, personal, memory, keys):

@@ -17,7 +17,7 @@ from fedkin.models import regression_mixture as regression
 from fedkin.models.latent_classes import EMPTY_COMPONENT, climb, mixture_weights
 from fedkin.models.mixture_information import score_and_information
 from fedkin.models.shaped_mixture import labelled_moments
-from fedkin.protocol import Field, Step, TracedReply
+from fedkin.protocol import MISFIT, Field, Step, TracedReply
 from fedkin.shrinkage import unusualness
 
 # A variance that stands for "this site knows nothing of this component": infinity may not travel.
@@ -332,20 +332,22 @@ class Batch:
 # ------------------------------------------------------------------ rows behind what leaves
 
 
-def rows_of_groups(family, rows, fit, drawn=None):
+def rows_of_groups(family, rows, fit, drawn=None, asked=False):
     """How much every row counts in every group (N, R), for every field about groups.
 
     A group that nobody belongs to keeps the component it had: no row is behind it. `drawn` tells
-    which rows are in a mini-batch.
+    which rows are in a mini-batch, `asked` that the components came with a question: how far rows
+    are from them is told then.
     """
     shares = family.shares(rows, fit)
+    misfit = {MISFIT: family.misfit(rows, fit, shares)} if asked else {}
     if drawn is not None:
         shares = shares * drawn[:, None]
     owner = np.repeat(np.arange(len(rows.sizes)), rows.sizes)
     counts = np.zeros((len(rows.sizes), shares.shape[1]))
     np.add.at(counts, owner, shares)
     shares = np.where(counts[owner] > EMPTY_COMPONENT, shares, 0.0)
-    return dict.fromkeys(("components", "sums", "variances"), shares)
+    return {**dict.fromkeys(("components", "sums", "variances"), shares), **misfit}
 
 
 # ------------------------------------------------------------------ what else leaves
@@ -388,7 +390,8 @@ USUAL = {
 }
 _FITTED_AGAIN = {**_FIT, "components": replace(COMPONENTS, empty="centers")}
 START_AGAIN = Step(start_again, _FITTED_AGAIN, {**COMMON, **USUAL}, {"order": ORDER}, OPTIONAL)
-SETTLE = Step(settle, {"loglik": LOGLIK}, COMMON, PERSONAL)
+# Asked once: a likelihood at parameters of the server's is no row, many of them could be.
+SETTLE = Step(settle, {"loglik": LOGLIK}, COMMON, PERSONAL, most=1)
 SETTLE_SURELY = Step(
     settle_surely,
     {"loglik": LOGLIK},
@@ -403,4 +406,5 @@ SETTLE_SURELY = Step(
             reveals="products",
         ),
     },
+    most=1,
 )

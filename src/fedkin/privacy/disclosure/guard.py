@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedkin.arrays import Array, Arrays, Floats
+from fedkin.arrays import Array, Arrays, Bools, Floats
 from fedkin.durable import write_bytes
 from fedkin.federation import Federation
 from fedkin.models.folds import rows_where
@@ -20,7 +20,7 @@ from fedkin.privacy.disclosure.history import Released
 from fedkin.privacy.disclosure.look import Look, Table, examine_all
 from fedkin.privacy.disclosure.parts import Parts
 from fedkin.privacy.disclosure.rules import DEFAULT_RULES, DisclosureRules, judge
-from fedkin.protocol import CUT, Fault, Field, Reason, Schema
+from fedkin.protocol import CUT, MISFIT, Fault, Field, Reason, Schema
 
 logger = logging.getLogger("fedkin.site")
 
@@ -150,6 +150,10 @@ class Guard:
         Where rows are cut, what an entry has of every part is judged besides.
         """
         kept, cut = dict(arrays), behind.get(CUT)
+        far = self._far(schema, behind)
+        if far.all():
+            self._tell(Fault(Reason.MISFIT), self.look)
+            return arrays, Fault(Reason.MISFIT)
         alike: dict[int, list[str]] = {}
         for name in [name for name in schema if name in behind]:
             alike.setdefault(id(behind[name]), []).append(name)
@@ -161,8 +165,11 @@ class Guard:
                     return arrays, fault
                 continue
             for lead in np.ndindex(weights.shape[1:-1]):
-                bad, fault = self._few(fields, kept, weights, lead, cut)
                 optional = all(field.empty is not None for field in fields.values())
+                bad, fault = self._few(fields, kept, weights, lead, cut)
+                if far.ndim and far[lead]:
+                    # Where one group is cut too sharply, its neighbours are, too.
+                    bad = list(range(weights.shape[-1]))
                 if fault is not None and not optional:
                     return arrays, fault
                 for name, r in itertools.product(names, range(weights.shape[-1])):
@@ -179,6 +186,18 @@ class Guard:
         if self._parts_left is not None:
             self._parts_left.write()
         return kept, None
+
+    def _far(self, schema: Schema, behind: Mapping[str, Floats]) -> Bools:
+        """Which of several starts in a question put rows where they are not.
+
+        One that does spoils them all where entries cannot be empty.
+        """
+        times = behind.get(MISFIT)
+        far: Bools = np.asarray(
+            times is not None and times.max(axis=0, initial=0) > self.rules.misfit
+        )
+        optional = all(field.empty is not None for name, field in schema.items() if name in behind)
+        return far if optional else np.asarray(far.any())
 
     def _judged(
         self, fields: Schema, entries: Arrays, rows: Floats, cut: Floats | None = None

@@ -20,6 +20,7 @@ class DisclosureRules:
     nfilter_tab : least rows in a cell of a 0/1 or coded column, and in a cell of two of them
     nfilter_glm : most parameters per row
     leverage : most that one row may make up of a direction; at 1 it can be read off
+    misfit : how many times as far from where a question says they are its rows may be
     questions : most questions of one run
     questions_per_step : most questions of one run to one step
     differencing : whether runs are compared with what left in earlier ones, and groups of rows with
@@ -30,6 +31,7 @@ class DisclosureRules:
     nfilter_tab: int = 3
     nfilter_glm: float = 0.33
     leverage: float = 0.9
+    misfit: float = 3.0
     questions: int = 1000
     questions_per_step: int = 500
     differencing: bool = True
@@ -38,7 +40,7 @@ class DisclosureRules:
         for name in ("nfilter_subset", "nfilter_tab", "questions", "questions_per_step"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 0:
                 raise ValueError(f"{name} must be a whole number from 0 on")
-        for name in ("nfilter_glm", "leverage"):
+        for name in ("nfilter_glm", "leverage", "misfit"):
             if not float(getattr(self, name)) > 0:
                 raise ValueError(f"{name} must be above 0")
         if not isinstance(self.differencing, bool):
