@@ -212,14 +212,9 @@ class CommonSiteCurve:
         """In how many times their variance (W, n) departures and noise may be at rows X."""
         if rows.shape[1] > 1:
             return np.ones((1, len(rows)))
-        return swollen(self._places, rows[:, 0])
-
-    @cached_property
-    def _places(self) -> Floats:
-        """Where along the line the site has rows, or all sites have the first and the last."""
-        if len(self.X):
-            return self.shared.units.rows(self.X)[:, 0]
-        return np.array(self._each[0].form.edges)
+        if not len(self.X):
+            return swollen(np.clip(rows[:, 0], *self._each[0].form.edges), rows[:, 0])
+        return swollen(self.shared.units.rows(self.X)[:, 0], rows[:, 0])
 
     def moments(self, X: Floats) -> tuple[Floats, Floats]:
         """Means and variances of new targets under every member of the cloud, (W S, n).

@@ -163,9 +163,9 @@ def test_away_from_its_rows_a_site_may_have_swollen_and_its_mean_stays():
 def test_a_site_without_rows_swells_beyond_the_edges_only():
     shared = shared_of(in_units(clients()), UNITS, 1)
     nobody = CommonSiteCurve(shared, np.zeros((0, 1)), np.zeros(0))
-    _, (known, wider, narrower) = nobody.moments(np.array([[2.0], [8.0], [9.0]]))
-    np.testing.assert_array_equal(wider[:2], known[:2])
-    assert narrower[2] < known[2] < wider[2]
+    _, (known, wider, narrower) = nobody.moments(np.array([[2.0], [4.5], [8.0], [9.0], [1.0]]))
+    np.testing.assert_array_equal(wider[:3], known[:3])
+    assert (narrower[3:] < known[3:]).all() and (known[3:] < wider[3:]).all()
 
 
 def test_what_was_asked_before_changes_nothing():
