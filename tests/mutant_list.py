@@ -813,6 +813,20 @@ MUTANTS = (
         ("tests/maths/models/test_common_curve.py",),
     ),
     Mutant(
+        "a site's spread is no surer between two rows than beyond one",
+        "models/own_spread.py",
+        "near / (1.0 + near / np.maximum(far, np.finfo(float).tiny))",
+        "near",
+        ("tests/maths/models/test_own_spread.py",),
+    ),
+    Mutant(
+        "where a site has no rows the noise does not swell",
+        "models/common_site.py",
+        "(wider - 1.0) * (np.maximum(left, 0.0) + noise)",
+        "(wider - 1.0) * np.maximum(left, 0.0)",
+        ("tests/maths/models/test_common_site.py",),
+    ),
+    Mutant(
         "centre of the target lost",
         "algorithms/fmlr_expectation.py",
         "- 2 * centre * total + mass * centre**2",

@@ -13,7 +13,8 @@ line this is every covariance that a level and a slope can have.
 
 What grows differs more, and is measured less exactly, as it gets larger: along a line departures
 and noise swell by s, in one proportion. Beyond the edges of the rows s stays what it is there, as
-nobody has seen it go on. In more dimensions s is 1.
+nobody has seen it go on; how unsure that is, predictions say (`own_spread.py`). In more dimensions
+s is 1.
 
 Features are in one frame for all sites: centred and of unit spread, so that a slope and a vague
 mean mean the same in every direction. `full` holds logarithms of variances and lengths, and pivot

@@ -43,10 +43,11 @@ def site_posterior(
     known: Weights,
     own: tuple[Floats, Floats],
     X: Floats,
-) -> tuple[Floats, Floats]:
-    """Mean and variance (n,) of a site's curve, no noise, at rows X.
+) -> tuple[Floats, Floats, Floats]:
+    """Mean (n,) of a site's curve, no noise, at rows X, and its variance in two parts.
 
-    `own` are the site's rows and targets, which must be among those that the weights
+    The first is what is not known of the common curve, the second what the site's rows leave of its
+    departure. `own` are the site's rows and targets, which must be among those that the weights
     know (`common_curve.updated`).
     """
     rows, y = own
@@ -55,8 +56,8 @@ def site_posterior(
     pull = cross @ inverse
     there = phi - pull @ _scaled(form, full, points, rows)
     left = prior - np.einsum("ni,ni->n", pull, cross)
-    variance = _carried(there, known) + _not_carried(form, full, points, phi, X) + left
-    return there @ known.mean + pull @ y, variance
+    common = _carried(there, known) + _not_carried(form, full, points, phi, X)
+    return there @ known.mean + pull @ y, common, left
 
 
 def site_joint(
@@ -66,15 +67,15 @@ def site_joint(
     known: Weights,
     own: tuple[Floats, Floats],
     X: Floats,
-) -> tuple[Floats, Floats]:
-    """As `site_posterior`, with the covariance (n, n) of the curve at all rows X."""
+) -> tuple[Floats, Floats, Floats]:
+    """As `site_posterior`, with covariances (n, n) of the curve at all rows X."""
     rows, y = own
     phi, cross = _scaled(form, full, points, X), _departure(form, full, X, rows)
     pull = cross @ _inverse(form, full, rows)
     there = phi - pull @ _scaled(form, full, points, rows)
     rest = np.exp(full[0]) * not_carried(form, full, points, X, X)
     left = _departure(form, full, X, X) - pull @ cross.T
-    return there @ known.mean + pull @ y, there @ known.covariance @ there.T + rest + left
+    return there @ known.mean + pull @ y, there @ known.covariance @ there.T + rest, left
 
 
 def site_from_nearest(
@@ -84,7 +85,7 @@ def site_from_nearest(
     known: Weights,
     near: tuple[Floats, Floats],
     X: Floats,
-) -> tuple[Floats, Floats]:
+) -> tuple[Floats, Floats, Floats]:
     """As `site_posterior`, every row X (n, d) from rows (n, k, d) and targets (n, k) of its own."""
     return sites_posterior(form, full, points, known, near, X, np.arange(len(X)))
 
@@ -97,7 +98,7 @@ def sites_posterior(
     own: tuple[Floats, Floats],
     X: Floats,
     owner: Indices,
-) -> tuple[Floats, Floats]:
+) -> tuple[Floats, Floats, Floats]:
     """As `site_posterior`, at once of m sites with k rows each.
 
     `own` are the sites' rows (m, k, d) and targets (m, k); `owner` (n,) says whose each of the rows
@@ -120,8 +121,8 @@ def sites_posterior(
     pull = np.einsum("nk,nkl->nl", cross, inverse[owner])
     there = phi - np.einsum("nk,nkf->nf", pull, features[owner])
     left = _departure_variance(form, full, X) - np.einsum("nk,nk->n", pull, cross)
-    variance = _carried(there, known) + _not_carried(form, full, points, phi, X) + left
-    return there @ known.mean + np.einsum("nk,nk->n", pull, y[owner]), variance
+    common = _carried(there, known) + _not_carried(form, full, points, phi, X)
+    return there @ known.mean + np.einsum("nk,nk->n", pull, y[owner]), common, left
 
 
 def left_out(

@@ -1,9 +1,10 @@
 """A site's curve around the common one given its rows: prediction, samples, predictive density.
 
 A `CommonSiteCurve` holds the site's rows and must stay where they are; what it has of others are
-the weights of the common curve. Parameters come as a cloud with weights, so predictions are
-mixtures of normal distributions. A site of more than `max_points` rows is predicted from the rows
-nearest to each point, or from a random subset.
+the weights of the common curve. Parameters come as a cloud with weights, and along a line a site's
+departures may have swollen where it has no rows (`own_spread.py`), so predictions are mixtures of
+normal distributions. A site of more than `max_points` rows is predicted from the rows nearest to
+each point, or from a random subset.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from fedkin.models.common_sums import pack, sums
 from fedkin.models.gaussian_process import LOG_2PI, cholesky
 from fedkin.models.gp_posterior import NEIGHBOURS, POINT_BLOCK
 from fedkin.models.inducing import Points, points_at
+from fedkin.models.own_spread import SHARES, swollen
 from fedkin.threads import one_thread
 
 # Standard deviation of the common mean's level, in units of the targets'.
@@ -155,10 +157,19 @@ def _key(X: Floats) -> bytes:
     return np.ascontiguousarray(X).tobytes()
 
 
-def _of_targets(member: Member, rows: Floats, variance: Floats) -> Floats:
-    """Variances (n,) of new targets from those of the curve."""
+def _of_targets(
+    member: Member, rows: Floats, common: Floats, left: Floats, wider: Floats
+) -> Floats:
+    """Variances (W, n) of new targets from those of the curve; departures and noise are `wider`."""
     noise = member.noise(rows)
-    return np.maximum(variance, LEAST_VARIANCE * noise) + noise
+    known = np.maximum(common + left, LEAST_VARIANCE * noise) + noise
+    return known + (wider - 1.0) * (np.maximum(left, 0.0) + noise)
+
+
+def _together(means: Floats, variances: Floats) -> tuple[Floats, Floats]:
+    """Means (S, n) and variances (S, W, n) one below the other, (W S, n)."""
+    _, width, n = variances.shape
+    return np.tile(means, (width, 1)), variances.swapaxes(0, 1).reshape(-1, n)
 
 
 @dataclass(frozen=True)
@@ -191,8 +202,25 @@ class CommonSiteCurve:
         """The last moments: rows are often asked for their mean and then for their density."""
         return {}
 
+    @cached_property
+    def _weights(self) -> Floats:
+        """Of the moments."""
+        shares = SHARES if self.X.shape[1] == 1 else np.ones(1)
+        return np.outer(shares, self.shared.weights).ravel()
+
+    def _wider(self, rows: Floats) -> Floats:
+        """In how many times their variance (W, n) departures and noise may be at rows X."""
+        if rows.shape[1] > 1:
+            return np.ones((1, len(rows)))
+        if not len(self.X):
+            return swollen(np.clip(rows[:, 0], *self._each[0].form.edges), rows[:, 0])
+        return swollen(self.shared.units.rows(self.X)[:, 0], rows[:, 0])
+
     def moments(self, X: Floats) -> tuple[Floats, Floats]:
-        """Means and variances of new targets under every member of the cloud, (S, n)."""
+        """Means and variances of new targets under every member of the cloud, (W S, n).
+
+        Along a line all members come three times, and first with departures that swell as all do.
+        """
         asked = _key(X)
         if asked not in self._kept:
             self._kept.clear()
@@ -203,51 +231,54 @@ class CommonSiteCurve:
     def _moments(self, X: Floats) -> tuple[Floats, Floats]:
         rows, (location, scale) = self.shared.units.rows(X), self.shared.units.target
         by_nearest = len(self.X) > self.max_points and self.large == "neighbours"
-        found = []
+        wider, found = self._wider(rows), []
         for member in self._each:
             if by_nearest:
-                mean, variance = self._by_nearest(member, rows)
+                mean, common, left = self._by_nearest(member, rows)
             else:
-                mean, variance = site_posterior(*member, self._own, rows)
-            found.append((mean, _of_targets(member, rows, variance)))
+                mean, common, left = site_posterior(*member, self._own, rows)
+            found.append((mean, _of_targets(member, rows, common, left, wider)))
         mean, variance = map(np.array, zip(*found))
-        return location + scale * mean, scale**2 * variance
+        return _together(location + scale * mean, scale**2 * variance)
 
     def predict(self, X: Floats) -> tuple[Floats, Floats]:
         """Mean and standard deviation of new targets."""
         mean, variance = self.moments(X)
-        centre = self.shared.weights @ mean
-        return centre, np.sqrt(self.shared.weights @ (variance + (mean - centre) ** 2))
+        centre = self._weights @ mean
+        return centre, np.sqrt(self._weights @ (variance + (mean - centre) ** 2))
 
     def log_density(self, X: Floats, y: Floats) -> Floats:
         """Log predictive density of every target by itself."""
         logs = _log_normal(y, *self.moments(X))
-        density: Floats = logsumexp(logs, axis=0, b=self.shared.weights[:, None])
+        density: Floats = logsumexp(logs, axis=0, b=self._weights[:, None])
         return density
 
     def sample(self, X: Floats, n_samples: int, rng: np.random.Generator) -> Floats:
         """Joint samples of the curve with noise, (n, n_samples)."""
-        counts = rng.multinomial(n_samples, self.shared.weights)
+        counts = rng.multinomial(n_samples, self._weights)
         rows, (location, scale) = self.shared.units.rows(X), self.shared.units.target
-        drawn = []
-        for member, count in zip(self._each, counts):
+        wider, drawn = np.sqrt(self._wider(rows)), []
+        each = [(member, factor) for factor in wider for member in self._each]
+        for (member, factor), count in zip(each, counts):
             if count:
-                mean, spread = site_joint(*member, self._own, rows)
-                root, _ = cholesky(spread + np.diag(member.noise(rows)))
+                mean, common, left = site_joint(*member, self._own, rows)
+                left = np.outer(factor, factor) * (left + np.diag(member.noise(rows)))
+                root, _ = cholesky(common + left)
                 drawn.append(mean[:, None] + root @ rng.normal(size=(len(X), count)))
         return np.asarray(location + scale * np.concatenate(drawn, axis=1))
 
-    def _by_nearest(self, member: Member, rows: Floats) -> tuple[Floats, Floats]:
+    def _by_nearest(self, member: Member, rows: Floats) -> Floats:
+        """As `site_posterior`, (3, n)."""
         lengths = parameters(member.form, member.theta).own_lengths
         own = self.shared.units.rows(self.X), self.shared.units.targets(self.y)
         n_near = min(NEIGHBOURS, len(self.X))
         near = KDTree(own[0] / lengths).query(rows / lengths, k=[*range(1, n_near + 1)])[1]
-        mean, variance = np.empty(len(rows)), np.empty(len(rows))
+        found = np.empty((3, len(rows)))
         for begin in range(0, len(rows), POINT_BLOCK):
             block = slice(begin, begin + POINT_BLOCK)
             nearest = own[0][near[block]], own[1][near[block]]
-            mean[block], variance[block] = site_from_nearest(*member, nearest, rows[block])
-        return mean, variance
+            found[:, block] = site_from_nearest(*member, nearest, rows[block])
+        return found
 
 
 # ------------------------------------------------------------------ many sites
@@ -276,15 +307,19 @@ def _foresee_alike(group: list[tuple[CommonSiteCurve, Floats]]) -> None:
     units, asked = first.shared.units, np.concatenate([X for _, X in group])
     own = tuple(np.stack([curve._own[k] for curve in curves]) for k in (0, 1))
     rows, (location, scale) = units.rows(asked), units.target
-    moments = np.empty((2, len(first._each), len(rows)))
+    wider = np.concatenate([curve._wider(units.rows(X)) for curve, X in group], axis=1)
+    means = np.empty((len(first._each), len(rows)))
+    variances = np.empty((len(first._each), *wider.shape))
     for begin in range(0, len(rows), ROWS_AT_ONCE):
         block = slice(begin, begin + ROWS_AT_ONCE)
         sites, place = np.unique(owner[block], return_inverse=True)
         here = own[0][sites], own[1][sites]
         for s, member in enumerate(first._each):
-            mean, variance = sites_posterior(*member, here, rows[block], place)
-            moments[0, s, block] = location + scale * mean
-            moments[1, s, block] = scale**2 * _of_targets(member, rows[block], variance)
+            mean, common, left = sites_posterior(*member, here, rows[block], place)
+            means[s, block] = location + scale * mean
+            variance = _of_targets(member, rows[block], common, left, wider[:, block])
+            variances[s, :, block] = scale**2 * variance
+    mean, variance = _together(means, variances)
     for (curve, X), end, size in zip(group, np.cumsum(sizes), sizes):
         curve._kept.clear()
-        curve._kept[_key(X)] = moments[0, :, end - size : end], moments[1, :, end - size : end]
+        curve._kept[_key(X)] = mean[:, end - size : end], variance[:, end - size : end]

@@ -23,6 +23,7 @@ from fedkin.models.common_site import (
 )
 from fedkin.models.common_sums import pack, sums
 from fedkin.models.inducing import points_at
+from fedkin.models.own_spread import SHARES, swollen
 
 KINDS = np.array([[0.0, 0.0, 1.0], [0.0, 2.5, 0.0], [0.0, 1.5, 1.0]])
 
@@ -79,13 +80,14 @@ def test_the_joint_covariance_has_the_variances_on_its_diagonal_and_is_the_dense
     form, theta, points, known, data = problem(KINDS[2])
     X = np.linspace(-1.5, 1.5, 13)[::3, None]
     own = data.client(0)
-    mean, variance = site_posterior(form, theta, points, known, own, X)
-    joint_mean, joint = site_joint(form, theta, points, known, own, X)
+    mean, *parts = site_posterior(form, theta, points, known, own, X)
+    joint_mean, *joints = site_joint(form, theta, points, known, own, X)
     np.testing.assert_allclose(joint_mean, mean, atol=1e-12)
-    np.testing.assert_allclose(np.diagonal(joint), variance, atol=1e-9)
+    for joint, variance in zip(joints, parts):
+        np.testing.assert_allclose(np.diagonal(joint), variance, atol=1e-9)
     rows = Rows(data.X, data.y, data.owner)
     _, dense = dense_posterior(form, theta, rows, X, np.zeros(len(X), dtype=int))
-    np.testing.assert_allclose(joint, dense, atol=1e-6)
+    np.testing.assert_allclose(sum(joints), dense, atol=1e-6)
 
 
 def test_from_all_rows_as_the_nearest_ones_nothing_changes():
@@ -128,9 +130,10 @@ def test_the_curve_is_a_mixture_in_the_sites_units():
     X = np.array([[4.0], [6.5], [9.0]])
     mean, std = curve.predict(X)
     means, variances = curve.moments(X)
-    assert means.shape == (3, 3)
-    np.testing.assert_allclose(mean, shared.weights @ means)
-    second = shared.weights @ (variances + means**2)
+    assert means.shape == (9, 3), "every member with three spreads of the site's own"
+    shares = np.concatenate([share * shared.weights for share in SHARES])
+    np.testing.assert_allclose(mean, shares @ means)
+    second = shares @ (variances + means**2)
     np.testing.assert_allclose(std**2, second - mean**2)
     drawn = curve.sample(X, 20_000, np.random.default_rng(0))
     np.testing.assert_allclose(drawn.mean(axis=1), mean, atol=0.3)
@@ -138,6 +141,31 @@ def test_the_curve_is_a_mixture_in_the_sites_units():
     grid = np.linspace(mean[1] - 12 * std[1], mean[1] + 12 * std[1], 4001)
     density = np.exp(curve.log_density(np.repeat(X[1:2], 4001, axis=0), grid))
     assert np.trapezoid(density, grid) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_away_from_its_rows_a_site_may_have_swollen_and_its_mean_stays():
+    """The member's own variance of departure and noise, times those of three spreads."""
+    data = in_units(clients())
+    shared = shared_of(data, UNITS, 1)
+    X, places = np.array([[4.0], [12.0]]), shared.units.rows(data.client(0)[0])[:, 0]
+    rows, own = shared.units.rows(X), (places[:, None], shared.units.targets(data.client(0)[1]))
+    member = shared.each()[0]
+    mean, common, left = site_posterior(*member, own, rows)
+    factors = swollen(places, rows[:, 0])
+    means, variances = CommonSiteCurve(shared, *data.client(0)).moments(X)
+    np.testing.assert_allclose(means, np.tile(100.0 + 10.0 * mean, (3, 1)))
+    expected = common + factors * (left + member.noise(rows))
+    np.testing.assert_allclose(variances, 100.0 * expected, rtol=1e-9)
+    at_rows = CommonSiteCurve(shared, *data.client(0)).moments(data.client(0)[0])[1]
+    np.testing.assert_array_equal(at_rows[1:], at_rows[:1].repeat(2, axis=0))
+
+
+def test_a_site_without_rows_swells_beyond_the_edges_only():
+    shared = shared_of(in_units(clients()), UNITS, 1)
+    nobody = CommonSiteCurve(shared, np.zeros((0, 1)), np.zeros(0))
+    _, (known, wider, narrower) = nobody.moments(np.array([[2.0], [4.5], [8.0], [9.0], [1.0]]))
+    np.testing.assert_array_equal(wider[:3], known[:3])
+    assert (narrower[3:] < known[3:]).all() and (known[3:] < wider[3:]).all()
 
 
 def test_what_was_asked_before_changes_nothing():
