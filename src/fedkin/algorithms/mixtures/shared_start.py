@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedkin.algorithms.mixtures.departures import moments
+from fedkin.algorithms.mixtures.departures import moments, one_covariance
 from fedkin.algorithms.mixtures.turns import AboutSome, Turns, some_of_each
 from fedkin.alignment import by_coordinates
 from fedkin.arrays import Bools, Floats
 from fedkin.models.packed_matrices import unpacked
 from fedkin.protocol import Ask, Replies, Roster, over_roster
 from fedkin.shrinkage import borrowed, in_common
+from fedkin.shrinkage.borrowed import OWN_KINDS
 from fedkin.ties import tied_order
 
 # Passes of clustering, at a site and among the clusters of all.
@@ -118,9 +119,11 @@ class SharedStart:
             self.all_named = bool(known[0].sum() >= n_rows - 0.5)
             if self.all_named:
                 return [first]
-            # With few labels the rows of all sites tell more of a class than its labelled ones do.
-            found = yield from self._shared([first])
-            return [first, *(one.common for one in found)]
+            # With few labels the rows of all sites tell more of a class than its labelled ones do,
+            # and one covariance of all classes more than their own.
+            begun = [first, one_covariance(first)] if self.kind in OWN_KINDS else [first]
+            found = yield from self._shared(begun)
+            return [*begun, *(one.common for one in found)]
         elif settings.n_components is None:
             found = yield from self._choose(units)
         else:
