@@ -14,6 +14,7 @@ from fedkin.engines.site import SiteHalf
 from fedkin.models.least_squares import unpack
 from fedkin.privacy import Ledger
 from fedkin.privacy.disclosure import DEFAULT_RULES, DisclosureRules, Guard, examine, examine_all
+from fedkin.privacy.disclosure.rules import in_words
 from fedkin.protocol import Ask, Fault, Reason
 from fedkin.protocol.gate import WITHHELD
 from tests.deployment.test_site_half import case_of
@@ -423,3 +424,26 @@ def test_the_same_rows_leave_with_one_set_of_weights_only(tmp_path):
         for k, (d, given) in enumerate([(3, weights), (3, weights), (2, None), (2, weights)])
     ]
     assert faults == [None, None, Fault(Reason.DIFFERENCE), None], "nor with fewer columns"
+
+
+def test_a_site_reads_which_of_its_rules_kept_what_back(tmp_path):
+    X, y = honest_site(3, 5)
+    site = half(X, y, tmp_path, DEFAULT_RULES)
+    fault = site.answer(1, Ask("statistics"), 0).fault
+    assert str(fault).startswith("too few rows behind an entry in 'statistics'; ")
+    line = site.ledger.lines()[0]
+    assert line["withheld"] == "FEW_ROWS"
+    assert line["story"] == "5 rows that differ; our rule nfilter_subset is 10"
+
+
+def test_every_rule_tells_its_site_a_number():
+    look = examine(*honest_site(3, 20))
+    for reason, rule in (
+        (Reason.CELL, "nfilter_tab is 3"),
+        (Reason.PARAMETERS, "nfilter_glm is 0.33"),
+        (Reason.LEVERAGE, "leverage is 0.9"),
+        (Reason.DIFFERENCE, "nfilter_subset is 10"),
+        (Reason.MISFIT, "misfit is 3"),
+    ):
+        assert in_words(DEFAULT_RULES, Fault(reason), look).endswith(f"our rule {rule}")
+    assert in_words(DEFAULT_RULES, Fault(Reason.BUDGET), look) == ""

@@ -44,6 +44,8 @@ WITHOUT_ROWS = "fedkin: --missing drop leaves rows out that lack a number"
 SHOWN_FINDINGS = 100
 NAMED = 40
 # Errors of a run that a person can mend, by name: their rooms need not be imported to say so.
+# What the extra "nvflare" brings.
+OF_FEDERATIONS = ("psutil", "nvflare")
 FOR_PEOPLE = {
     "CannotTakePart",
     "Locked",
@@ -265,11 +267,18 @@ def main() -> None:
 def _for_people(error: Exception) -> bool:
     """Whether an error is of the call, of data or of what sites sent, not a mistake of ours."""
     theirs = isinstance(error, ValueError | OSError) or type(error).__name__ in FOR_PEOPLE
+    lacking = isinstance(error, ModuleNotFoundError) and error.name in OF_FEDERATIONS
+    theirs = theirs or lacking
     return theirs or hasattr(error, "format_message")
 
 
 def _words(error: Exception) -> str:
     """What an error says; one of the call says where its options are listed."""
+    if isinstance(error, ModuleNotFoundError):
+        return (
+            f"federations need {error.name}, which is not installed: pip install "
+            '"fedkin[nvflare]", in a clone pip install -c constraints.txt -e ".[nvflare]"'
+        )
     if not hasattr(error, "format_message"):
         return str(error)
     context = getattr(error, "ctx", None)

@@ -111,7 +111,7 @@ def ledger_in(folder: Path) -> Path:
 
 
 def _no_part(n_runs: int) -> str:
-    return f"The site took no part {n_runs} times. " if n_runs else ""
+    return f"The site took no part in {n_runs} run{'s' * (n_runs > 1)}. " if n_runs else ""
 
 
 def _show_values(book: Any, line: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 from fedkin.arrays import Bools, Indices
 from fedkin.engines.journal import Journal, Record, digest
 from fedkin.engines.observers import Audience, Beginning, Observer
+from fedkin.names import listed
 from fedkin.protocol import (
     Algorithm,
     Ask,
@@ -33,7 +34,16 @@ from fedkin.protocol import (
     Traffic,
     inspect,
 )
-from fedkin.protocol.gate import LOSSES, WITHHELD, Batch, Fault, Faults, compared, merged
+from fedkin.protocol.gate import (
+    LOSSES,
+    TOO_MUCH,
+    WITHHELD,
+    Batch,
+    Fault,
+    Faults,
+    compared,
+    merged,
+)
 from fedkin.settings import Settings
 
 logger = logging.getLogger("fedkin")
@@ -308,13 +318,19 @@ def _no_quorum(
     refusals: Sequence[Refusal],
     error: Exception | None,
 ) -> NoReturn:
-    missing = "; ".join(f"site {r.site!r}: {r.fault}" for r in refusals[:5])
+    by_fault: dict[Fault, list[str]] = {}
+    for refusal in refusals:
+        by_fault.setdefault(refusal.fault, []).append(refusal.site)
+    missing = "; ".join(
+        f"site {first!r}: {fault}" + (f" (also {listed(others, 5)})" if others else "")
+        for fault, (first, *others) in list(by_fault.items())[:5]
+    )
     remedy = "Mend these sites or lower the quorum."
     if refusals and all(refusal.reason in WITHHELD for refusal in refusals):
-        remedy = (
-            "Nothing is broken: their own rules keep it back. Ask for less (fewer columns, fewer "
-            "groups), or agree on other rules with the sites."
-        )
+        less = {refusal.reason for refusal in refusals} <= TOO_MUCH
+        remedy = "Nothing is broken: their own rules keep it back. "
+        remedy += "Ask for less (fewer columns, fewer groups), or agree" if less else "Agree"
+        remedy += " on other rules with the sites."
     lost = QuorumLost(
         f"round {number}: {n_answered} of {n_asked} asked sites gave a usable answer, the quorum "
         f"is {rules.quorum:g}. {missing}. {remedy}"

@@ -328,7 +328,8 @@ class SiteHalf:
         if self.policy.dry_run:
             return self._dry_run(number, ask, arrays, fault)
         if fault is not None:
-            return self._withheld(number, ask, fault)
+            why = "" if self.guard is None else self.guard.why
+            return self._withheld(number, ask, fault, why)
         self.memory.offer(number, answer.memory)
         self.ledger.record(self.run, number, ask.step, self.clients.names, arrays)
         self.deaths.answered()
@@ -375,6 +376,7 @@ class SiteHalf:
         own = {f"memory.{name}": array[0] for name, array in (self.memory.read() or {}).items()}
         save_arrays(self.memory.folder / MODEL_FILE, {**arrays, **own})
         method, state = self.algorithm.name, self.memory.folder.parent
-        report = site_report(self.run, method, {**arrays, **own}, self.ledger, state)
+        columns = self.clients.feature_names
+        report = site_report(self.run, method, {**arrays, **own}, self.ledger, state, columns)
         write_bytes(self.memory.folder / REPORT_FILE, report.encode())
         return fault

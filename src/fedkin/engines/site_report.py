@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -37,9 +38,20 @@ LEAST_ROWS = 2
 BY_RULE = "withheld by the site's rule: "
 
 
-def site_report(run: str, method: str, model: Arrays, ledger: Ledger, state: Path) -> str:
+def site_report(
+    run: str,
+    method: str,
+    model: Arrays,
+    ledger: Ledger,
+    state: Path,
+    columns: Sequence[str] = (),
+) -> str:
     """What the site learnt, whether joining helped it, and what left it, in words."""
     lines = [f"Run {run} of {method} has ended.", "", "What we learnt (model.npz):"]
+    if columns:
+        lines.append(
+            f"  columns in order: {', '.join(columns)}; a level, if there is one, comes last"
+        )
     lines += [_array_in_words(name, array) for name, array in model.items()]
     lines += ["", "Did joining help us?", *joining_in_words(run, method, state, ledger)]
     lines += ["", "What deserves a look in our table (checks.txt):", *checks_in_words(run, state)]

@@ -33,7 +33,7 @@ class Reason(StrEnum):
     BOUND = "a value over the bound"
     RANGE = "a value that cannot be"
     SCALE = "a value far beyond those of the other sites"
-    FEW_ROWS = "too few rows behind an entry"
+    FEW_ROWS = "too few rows behind an entry; it takes more of them, or fewer groups or folds"
     CELL = "withheld by the site's rule: too few rows in a cell; merge levels or drop the column"
     PARAMETERS = "withheld by the site's rule: too many parameters for its rows; use fewer columns"
     LEVERAGE = "withheld by the site's rule: one row stands out; drop or coarsen a column"
@@ -108,6 +108,10 @@ WITHHELD = frozenset(
 )
 
 
+# Where less of it would leave.
+TOO_MUCH = frozenset({Reason.FEW_ROWS, Reason.CELL, Reason.PARAMETERS, Reason.LEVERAGE})
+
+
 @dataclass(frozen=True)
 class Fault:
     """What is wrong with a client's contribution, and in which field."""
@@ -116,7 +120,8 @@ class Fault:
     field: str = ""
 
     def __str__(self) -> str:
-        return f"{self.reason} in {self.field!r}" if self.field else str(self.reason)
+        what, stop, remedy = str(self.reason).partition(";")
+        return f"{what} in {self.field!r}{stop}{remedy}" if self.field else str(self.reason)
 
     def to_json(self) -> dict[str, str]:
         """Two words, as they travel and are kept."""

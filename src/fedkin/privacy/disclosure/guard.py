@@ -19,7 +19,7 @@ from fedkin.models.folds import rows_where
 from fedkin.privacy.disclosure.history import Released
 from fedkin.privacy.disclosure.look import Look, Table, examine_all
 from fedkin.privacy.disclosure.parts import Parts
-from fedkin.privacy.disclosure.rules import DEFAULT_RULES, DisclosureRules, judge
+from fedkin.privacy.disclosure.rules import DEFAULT_RULES, DisclosureRules, in_words, judge
 from fedkin.protocol import CUT, MISFIT, Fault, Field, Reason, Schema
 
 logger = logging.getLogger("fedkin.site")
@@ -66,6 +66,8 @@ class Guard:
         self._kept = False
         self._cut_kept = False
         self._told: set[Fault] = set()
+        self.why = ""
+        """What the last rule that withheld something saw, for the site alone."""
         self._count_file = None if folder is None else folder / "questions.json"
         self._asked = self._kept_questions()
 
@@ -269,7 +271,8 @@ class Guard:
         return None
 
     def _tell(self, fault: Fault, look: Look) -> None:
-        """Which rule withholds what, once in a run, for the site's own log."""
+        """Which rule withholds what, for the site's own ledger, and once in a run for its log."""
+        self.why = in_words(self.rules, fault, look)
         if fault not in self._told:
             self._told.add(fault)
             logger.warning("withheld: %s (%s)", fault, look)

@@ -70,6 +70,26 @@ def judge(rules: DisclosureRules, look: Look, schema: Schema, arrays: Arrays) ->
     return None
 
 
+def in_words(rules: DisclosureRules, fault: Fault, look: Look) -> str:
+    """What a rule saw and what it asks for, in numbers that only the site may read."""
+    rows = f"{look.n_distinct:.3g} rows that differ"
+    seen = {
+        Reason.FEW_ROWS: (rows, "nfilter_subset"),
+        Reason.CELL: (
+            f"{min(look.smallest_cell, look.smallest_pair):.3g} rows in a cell",
+            "nfilter_tab",
+        ),
+        Reason.PARAMETERS: (rows, "nfilter_glm"),
+        Reason.LEVERAGE: (f"a row makes up {look.leverage:.2f} of a direction", "leverage"),
+        Reason.DIFFERENCE: ("an earlier run differs by fewer rows", "nfilter_subset"),
+        Reason.MISFIT: ("rows are further from there", "misfit"),
+    }
+    if fault.reason not in seen:
+        return ""
+    what, rule = seen[fault.reason]
+    return f"{what}; our rule {rule} is {getattr(rules, rule):g}"
+
+
 def _numbers(arrays: Arrays, name: str) -> int:
     array = arrays.get(name)
     return 0 if array is None or not len(array) else array.size // len(array)
