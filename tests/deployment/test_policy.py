@@ -126,7 +126,7 @@ def test_that_a_site_takes_no_part_and_why_is_on_its_record(tmp_path):
     assert "method consensus_lasso is not among allow.methods" in stories[0]
     assert "fedkin site approve" in stories[1] and "no column weight" in stories[2]
     told = run("ledger", "show", tmp_path / "state")
-    assert "0 replies, 0 bytes left; 0 were withheld" in told and "no part 3 times" in told
+    assert "0 replies, 0 bytes left; 0 were withheld" in told and "no part in 3 runs" in told
 
 
 def test_questions_about_the_table_count_as_runs_of_a_day(tmp_path):
