@@ -328,8 +328,8 @@ class SiteHalf:
         if self.policy.dry_run:
             return self._dry_run(number, ask, arrays, fault)
         if fault is not None:
-            why = "" if self.guard is None else self.guard.why
-            return self._withheld(number, ask, fault, why)
+            why = {} if self.guard is None else self.guard.why
+            return self._withheld(number, ask, fault, why.get(fault, ""))
         self.memory.offer(number, answer.memory)
         self.ledger.record(self.run, number, ask.step, self.clients.names, arrays)
         self.deaths.answered()

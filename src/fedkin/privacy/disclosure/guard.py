@@ -66,8 +66,8 @@ class Guard:
         self._kept = False
         self._cut_kept = False
         self._told: set[Fault] = set()
-        self.why = ""
-        """What the last rule that withheld something saw, for the site alone."""
+        self.why: dict[Fault, str] = {}
+        """What rules saw that withheld something, for the site alone."""
         self._count_file = None if folder is None else folder / "questions.json"
         self._asked = self._kept_questions()
 
@@ -272,7 +272,7 @@ class Guard:
 
     def _tell(self, fault: Fault, look: Look) -> None:
         """Which rule withholds what, for the site's own ledger, and once in a run for its log."""
-        self.why = in_words(self.rules, fault, look)
+        self.why[fault] = in_words(self.rules, fault, look)
         if fault not in self._told:
             self._told.add(fault)
             logger.warning("withheld: %s (%s)", fault, look)
