@@ -223,6 +223,7 @@ def test_a_method_that_sites_do_not_allow_is_refused_by_them(organisations):
         code=2,
     )
     assert told.count("not allowed by the site's policy") == 3
+    assert "a site decides itself" in told
 
 
 def test_a_missing_column_stops_the_job_with_a_table(organisations):
@@ -236,6 +237,9 @@ def test_a_missing_column_stops_the_job_with_a_table(organisations):
         code=2,
     )
     assert told.count("a column is missing in 'weight'") == 3
+    kept = top / "coordinator" / "results" / "pressure-2" / "not-ready.txt"
+    assert kept.read_text().count("a column is missing in 'weight'") == 3
+    assert "a site decides itself" not in told
     assert told.count("another unit than the job's, or none declared in 'age'") == 3
 
 

@@ -10,7 +10,7 @@ import typer
 
 UNUSABLE = 2
 BENEFIT_FILE, CHECKS_FILE = "benefit.txt", "checks.txt"
-WAYS_FILE = "ways.txt"
+WAYS_FILE, NOT_READY_FILE = "ways.txt", "not-ready.txt"
 # What the question whether joining helps has sites send, beside the fit.
 BENEFIT_FIELDS = ("sums by fold", "scores of left-out rows")
 REFIT_FIELDS = ("what the method sends, without each fold", "scores of left-out rows")
@@ -26,6 +26,7 @@ def run_job(job: Any, source: Path, kits: Path, out: Path, timeout: float) -> No
     from fedkin.engines.nvflare import Deployment, Flare, SitesNotReady
     from fedkin.engines.nvflare import Kits as KitsOnDisk
     from fedkin.engines.nvflare.job_file import AUTO
+    from fedkin.protocol import Reason
 
     _check_settings(job)
     run = job.name or f"{job.method.lower()}-{uuid.uuid4().hex[:12]}"
@@ -54,7 +55,14 @@ def run_job(job: Any, source: Path, kits: Path, out: Path, timeout: float) -> No
         model = _estimator(job, engine).fit()
     except SitesNotReady as error:
         typer.echo(str(error.table()))
+        (place / NOT_READY_FILE).write_text(str(error.table()), encoding="utf-8")
         typer.echo("Nothing was fitted. Mend these sites and submit again.", err=True)
+        if any(problem.fault.reason is Reason.POLICY for problem in error.problems):
+            typer.echo(
+                "What its policy allows a site decides itself; why is on its own screen and in its "
+                "ledger.",
+                err=True,
+            )
         raise typer.Exit(UNUSABLE) from None
     finally:
         attached.stop()
