@@ -16,10 +16,10 @@ from fedkin.engines.site import SiteHalf
 from fedkin.federation import Federation
 from fedkin.models.common_sums import wholes
 from fedkin.models.least_squares import packed_statistics, unpack
-from fedkin.privacy.disclosure import DEFAULT_RULES, DisclosureRules, examine
+from fedkin.privacy.disclosure import DEFAULT_RULES, DisclosureRules, Guard, examine
 from fedkin.privacy.disclosure.look import Table
 from fedkin.privacy.policy import SitePolicy
-from fedkin.protocol import Ask, Fault, QuorumLost, Reason
+from fedkin.protocol import MISFIT, Ask, Fault, QuorumLost, Reason
 from fedkin.protocol.gate import WITHHELD
 from tests.deployment.test_disclosure import half, honest_site
 
@@ -429,8 +429,6 @@ def test_weights_of_rows_are_part_of_the_look(tmp_path):
     client = Federation.from_clients({"a": (X, y)})
     weights = np.full(60, 1e-9)
     weights[5] = 1.0
-    from fedkin.privacy.disclosure import Guard
-
     schema = find_algorithm("fmlr").step("statistics").reply
     guard = Guard(DisclosureRules(), client.with_weights(weights))
     assert guard.reply(schema, {}) == Fault(Reason.FEW_ROWS, "statistics")
@@ -794,3 +792,14 @@ def test_what_fits_ask_is_answered():
             ]
     for free, held in zip(*fits.values()):
         np.testing.assert_array_equal(free.means_, held.means_)
+
+
+@pytest.mark.parametrize(
+    ("times", "is_far"), [(1.0, False), (3.5, True), (np.inf, True), (np.nan, True)]
+)
+def test_what_nobody_can_measure_is_too_far(times, is_far):
+    client = Federation.from_clients({"a": honest_site(1, 60)})
+    schema = find_algorithm("fedgmm").step("expect").reply
+    behind = {"sums": np.ones((60, 1)), MISFIT: np.full(60, times)}
+    assert bool(Guard(DEFAULT_RULES, client)._far(schema, behind)) is is_far
+    assert not Guard(DEFAULT_RULES, client)._far(schema, {"sums": np.ones((60, 1))})

@@ -17,7 +17,7 @@ from fedkin.arrays import Floats, Indices
 
 # Groups of fewer rows are not looked at: parts that differ by fewer leave alike anyway.
 LEAST_ROWS = 10.0
-# Shares of a linear predictor among which a surer fit is looked for.
+# Shares of a linear predictor among which a better fit, which is less sure, is looked for.
 SHARES = (0.0, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
 TINY = 1e-300
 

@@ -13,11 +13,9 @@ narrower and wider spreads, which has longer tails: Gauss and Hermite's of three
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedkin.arrays import Floats
 from fedkin.models.gp_priors import GROWTH_WIDTH
-
-Floats = NDArray[np.float64]
 
 # Factors a standard normal number stands for, and their shares; the first is none.
 FACTORS = np.sqrt(3.0) * np.array([0.0, 1.0, -1.0])

@@ -194,10 +194,9 @@ class Guard:
 
         One that does spoils them all where entries cannot be empty.
         """
-        times = behind.get(MISFIT)
-        far: Bools = np.asarray(
-            times is not None and times.max(axis=0, initial=0) > self.rules.misfit
-        )
+        times = behind.get(MISFIT, np.zeros(1))
+        # Parameters so large that nobody can say how far are too far.
+        far: Bools = np.asarray(~(times.max(axis=0, initial=0.0) <= self.rules.misfit))
         optional = all(field.empty is not None for name, field in schema.items() if name in behind)
         return far if optional else np.asarray(far.any())
 
