@@ -68,8 +68,8 @@ MUCH_MISSED = 1e-2
 # Kinds whose penalised bound is lower than the best by more than this do not count.
 FAR_BEHIND = 5.0
 # Parameters in all clouds together, and the least around one mode.
-CLOUD_SIZE = 32
-LEAST_CLOUD = 12
+CLOUD_SIZE = 64
+LEAST_CLOUD = 24
 # By so many standard errors rows left out must speak against the common curve.
 AGAINST = 2.0
 

@@ -19,7 +19,7 @@ from fedkin.models.common_curve import negative_bound, share_missed
 from fedkin.models.common_form import SPLINE
 from fedkin.models.common_site import Units, form_of
 from fedkin.models.common_sums import Sums, sent, together, wholes
-from fedkin.models.gp_priors import penalty, weak_priors
+from fedkin.models.gp_priors import common_priors, penalty
 from fedkin.models.inducing import grid
 from fedkin.protocol import Ask, Replies
 
@@ -56,7 +56,7 @@ class Problem:
         self.kind, self.extent = kind, extent
         self.places = grid(extent.low, extent.high, n_points)
         self.form = form_of(kind, self.places)
-        self.priors = weak_priors(self.form.names, 1.0, np.ones(d))
+        self.priors = common_priors(self.form.names, d)
         bounds = np.array([_bounds_of(name) for name in self.form.names])
         self.lower, self.upper = bounds.T.copy()
         sharper = np.array([name in ("pivot", "growth") for name in self.form.names])

@@ -14,6 +14,11 @@ On logarithms theta of lengths and variances, minus the log density up to consta
 - the noise's is taken as density of its logarithm, which falls towards zero: a few rows on a
   smooth line cannot say that there is no noise (Chung et al. 2013). Curves may vanish.
 
+The parts of a common curve and of sites' departures from it are averaged over, not picked
+(`common_cloud.py`): their standard deviations are half-Cauchy, of which most may be next to nothing
+and some as large as they like, all taken as densities of logarithms. A mode at zero would leave
+the average nothing to go over.
+
 A parameter of logarithm -inf is absent and costs nothing.
 """
 
@@ -26,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 # Standard deviation of the logarithm of a length.
 LENGTH_WIDTH = 1.5
@@ -36,19 +42,23 @@ GROWTH_WIDTH = 0.5
 # Units of the half-normal standard deviations, in target's standard deviations.
 NOISE_UNIT = 1.0
 CURVE_UNIT = 3.0
+# Of the half-Cauchy ones: half of the parts are smaller.
+PART_UNIT = 0.3
 
 
 class Priors(NamedTuple):
     """One entry a parameter, (p,) each.
 
     `centre` and `width` of a normal logarithm (width inf: none); `unit` of a half-normal standard
-    deviation (inf: none); `avoids_zero` is 1 where the density is that of the logarithm.
+    deviation (inf: none), which is half-Cauchy where `long_tailed`; `avoids_zero` is 1 where the
+    density is that of the logarithm.
     """
 
     centre: Floats
     width: Floats
     unit: Floats
     avoids_zero: Floats
+    long_tailed: Bools
 
 
 def weak_priors(names: Sequence[str], target_spread: float, feature_spread: Floats) -> Priors:
@@ -71,6 +81,19 @@ def weak_priors(names: Sequence[str], target_spread: float, feature_spread: Floa
         width,
         np.where(np.isfinite(width), np.inf, unit),
         is_noise.astype(np.float64),
+        np.zeros(len(names), dtype=bool),
+    )
+
+
+def common_priors(names: Sequence[str], n_features: int) -> Priors:
+    """For parameters of a common curve and of departures from it, in one frame for all sites."""
+    weak = weak_priors(names, 1.0, np.ones(n_features))
+    is_variance = np.array(["variance" in name for name in names], dtype=bool)
+    is_part = is_variance & np.array(["noise" not in name for name in names], dtype=bool)
+    return weak._replace(
+        unit=np.where(is_part, PART_UNIT, weak.unit),
+        avoids_zero=is_variance.astype(np.float64),
+        long_tailed=is_part,
     )
 
 
@@ -88,6 +111,8 @@ def penalty(priors: Priors, theta: Floats) -> tuple[Floats, Floats]:
     theta = np.where(there, theta, 0.0)
     away = (theta - priors.centre) / priors.width
     ratio = np.exp(theta) / priors.unit**2
-    value = 0.5 * (away**2 + ratio - priors.avoids_zero * theta)
-    gradient = away / priors.width + 0.5 * (ratio - priors.avoids_zero)
+    spread = np.where(priors.long_tailed, np.log1p(ratio), 0.5 * ratio)
+    by_spread = np.where(priors.long_tailed, ratio / (1.0 + ratio), 0.5 * ratio)
+    value = 0.5 * (away**2 - priors.avoids_zero * theta) + spread
+    gradient = away / priors.width - 0.5 * priors.avoids_zero + by_spread
     return np.where(there, value, 0.0).sum(axis=-1), np.where(there, gradient, 0.0)

@@ -2,10 +2,20 @@
 
 import numpy as np
 import pytest
-from scipy.stats import halfnorm, norm
+from scipy.stats import halfcauchy, halfnorm, norm
 
 from fedkin.models.common_form import CommonForm
-from fedkin.models.gp_priors import CURVE_UNIT, LENGTH_WIDTH, NOISE_UNIT, penalty, weak_priors
+from fedkin.models.gp_priors import (
+    CURVE_UNIT,
+    GROWTH_WIDTH,
+    LENGTH_WIDTH,
+    NOISE_UNIT,
+    PART_UNIT,
+    PIVOT_WIDTH,
+    common_priors,
+    penalty,
+    weak_priors,
+)
 
 KERNEL = ("constant_value", "length_scale", "length_scale", "noise_level")
 SPREAD = np.array([2.0, 5.0])
@@ -26,10 +36,35 @@ def test_differences_of_the_penalty_are_those_of_the_densities():
     assert found == pytest.approx(log_density(other) - log_density(one), rel=1e-12)
 
 
-@pytest.mark.parametrize("names", [KERNEL, CommonForm(2).names], ids=["kernel", "common curve"])
-def test_gradient_equals_finite_differences(names):
-    priors, step = weak_priors(names, 0.7, SPREAD), 1e-5
-    theta = np.random.default_rng(0).normal(size=(3, len(names)))
+def test_parts_of_a_common_curve_are_half_cauchy_as_densities_of_logarithms():
+    names = CommonForm(1).names
+    priors = common_priors(names, 1)
+    one, other = np.random.default_rng(3).normal(size=(2, len(names)))
+
+    def log_density(theta):
+        common, length, level, slope, own, own_length, pivot, growth, noise = theta
+        parts = np.exp(0.5 * np.array([common, level, slope, own]))
+        spread = (halfcauchy(scale=PART_UNIT).logpdf(parts) + np.log(parts)).sum()
+        lengths = norm(0.0, LENGTH_WIDTH).logpdf([length, own_length]).sum()
+        moved = norm(0.0, PIVOT_WIDTH).logpdf(pivot) + norm(0.0, GROWTH_WIDTH).logpdf(growth)
+        noise_sd = np.exp(0.5 * noise)
+        quiet = halfnorm(scale=NOISE_UNIT).logpdf(noise_sd) + np.log(noise_sd)
+        return spread + lengths + moved + quiet
+
+    found = penalty(priors, one)[0] - penalty(priors, other)[0]
+    assert found == pytest.approx(log_density(other) - log_density(one), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("names", "priors"),
+    [
+        (KERNEL, weak_priors(KERNEL, 0.7, SPREAD)),
+        (CommonForm(2).names, common_priors(CommonForm(2).names, 2)),
+    ],
+    ids=["kernel", "common curve"],
+)
+def test_gradient_equals_finite_differences(names, priors):
+    step, theta = 1e-5, np.random.default_rng(0).normal(size=(3, len(names)))
     gradient = penalty(priors, theta)[1]
     for j, unit in enumerate(np.eye(len(names))):
         up, down = (penalty(priors, theta + s * step * unit)[0] for s in (1, -1))
@@ -53,7 +88,7 @@ def test_no_noise_at_all_is_ruled_out_and_no_curve_is_not():
 
 def test_absent_parts_cost_nothing():
     form = CommonForm(1)
-    priors = weak_priors(form.names, 1.0, np.ones(1))
+    priors = common_priors(form.names, 1)
     full = np.array([0.0, 0.2, -np.inf, -np.inf, 0.1, 0.3, 0.5, 0.0, -1.0])
     value, gradient = penalty(priors, full)
     assert np.isfinite(value) and (gradient[2:4] == 0.0).all()
