@@ -3,8 +3,9 @@
 A `CommonSiteCurve` holds the site's rows and must stay where they are; what it has of others are
 the weights of the common curve. Parameters come as a cloud with weights, and along a line a site's
 departures may have swollen where it has no rows (`own_spread.py`), so predictions are mixtures of
-normal distributions. A site of more than `max_points` rows is predicted from the rows nearest to
-each point, or from a random subset.
+normal distributions. In several dimensions a site of many rows whose rows, each left out, lie
+further off than they should widens what it predicts. A site of more than `max_points` rows is
+predicted from the rows nearest to each point, or from a random subset.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from scipy.special import logsumexp
 
 from fedkin.arrays import Floats
 from fedkin.federation import Federation
+from fedkin.models.common_cloud import mixed
 from fedkin.models.common_curve import Weights, updated
 from fedkin.models.common_form import CommonForm, parameters
 from fedkin.models.common_posterior import (
@@ -45,6 +47,8 @@ LEAST_VARIANCE = 1e-9
 # Sites of up to so many rows are predicted many at once, so many rows at a time.
 SMALL_SITE = 32
 ROWS_AT_ONCE = 512
+# From so many rows on a site can say that what is predicted of it is too narrow.
+JUDGING_ROWS = 30
 
 
 class Units(NamedTuple):
@@ -123,11 +127,13 @@ def form_of(kind: Floats, places: Floats) -> CommonForm:
 
 
 class LeftOut(NamedTuple):
-    """Expected value and log density (n,) of each of a site's targets given all other rows, and the
-    log density of all of them together given the other sites' rows."""
+    """Expected value, log density and squared error in units of its variance, (n,), of each of a
+    site's targets given all other rows, and the log density of all of them together given the other
+    sites' rows."""
 
     mean: Floats
     each: Floats
+    off: Floats
     together: float
 
 
@@ -138,9 +144,10 @@ def left_out_of(shared: Shared, members: list[Member], X: Floats, y: Floats) -> 
     logs = _log_normal(own[1], mean, variance)
     location, scale = shared.units.target
     each = logsumexp(logs, axis=0, b=shared.weights[:, None]) - np.log(scale)
+    centre, spread = mixed(mean, variance, shared.weights)
     # The rows have had their say in the weights of the cloud, and take it back.
     together = -float(logsumexp(np.log(shared.weights) - whole)) - len(y) * float(np.log(scale))
-    return LeftOut(location + scale * (shared.weights @ mean), each, together)
+    return LeftOut(location + scale * centre, each, (own[1] - centre) ** 2 / spread, together)
 
 
 def _one_site(X: Floats, y: Floats) -> Federation:
@@ -216,6 +223,18 @@ class CommonSiteCurve:
             return swollen(np.clip(rows[:, 0], *self._each[0].form.edges), rows[:, 0])
         return swollen(self.shared.units.rows(self.X)[:, 0], rows[:, 0])
 
+    @cached_property
+    def _short(self) -> float:
+        """By what all variances are too small, or 1, as the site's rows say when each is left out.
+
+        Along a line spreads away from rows are wider already. The rows must be those that the
+        common curve knows, which of a site of too many they are not.
+        """
+        n, d = self.X.shape
+        if d == 1 or not JUDGING_ROWS <= n <= self.max_points:
+            return 1.0
+        return max(1.0, float(left_out_of(self.shared, self._each, self.X, self.y).off.mean()))
+
     def moments(self, X: Floats) -> tuple[Floats, Floats]:
         """Means and variances of new targets under every member of the cloud, (W S, n).
 
@@ -239,13 +258,13 @@ class CommonSiteCurve:
                 mean, common, left = site_posterior(*member, self._own, rows)
             found.append((mean, _of_targets(member, rows, common, left, wider)))
         mean, variance = map(np.array, zip(*found))
-        return _together(location + scale * mean, scale**2 * variance)
+        return _together(location + scale * mean, self._short * scale**2 * variance)
 
     def predict(self, X: Floats) -> tuple[Floats, Floats]:
         """Mean and standard deviation of new targets."""
         mean, variance = self.moments(X)
-        centre = self._weights @ mean
-        return centre, np.sqrt(self._weights @ (variance + (mean - centre) ** 2))
+        centre, spread = mixed(mean, variance, self._weights)
+        return centre, np.sqrt(spread)
 
     def log_density(self, X: Floats, y: Floats) -> Floats:
         """Log predictive density of every target by itself."""
@@ -263,7 +282,7 @@ class CommonSiteCurve:
             if count:
                 mean, common, left = site_joint(*member, self._own, rows)
                 left = np.outer(factor, factor) * (left + np.diag(member.noise(rows)))
-                root, _ = cholesky(common + left)
+                root, _ = cholesky(self._short * (common + left))
                 drawn.append(mean[:, None] + root @ rng.normal(size=(len(X), count)))
         return np.asarray(location + scale * np.concatenate(drawn, axis=1))
 
@@ -322,4 +341,5 @@ def _foresee_alike(group: list[tuple[CommonSiteCurve, Floats]]) -> None:
     mean, variance = _together(means, variances)
     for (curve, X), end, size in zip(group, np.cumsum(sizes), sizes):
         curve._kept.clear()
-        curve._kept[_key(X)] = mean[:, end - size : end], variance[:, end - size : end]
+        part = slice(end - size, end)
+        curve._kept[_key(X)] = mean[:, part], curve._short * variance[:, part]

@@ -22,7 +22,7 @@ from fedkin.models.common_site import (
     left_out_of,
 )
 from fedkin.models.common_sums import pack, sums
-from fedkin.models.inducing import points_at
+from fedkin.models.inducing import grid, points_at
 from fedkin.models.own_spread import SHARES, swollen
 
 KINDS = np.array([[0.0, 0.0, 1.0], [0.0, 2.5, 0.0], [0.0, 1.5, 1.0]])
@@ -244,3 +244,58 @@ def test_many_small_sites_at_once_are_predicted_as_one_after_another():
             np.testing.assert_allclose(b, a, rtol=1e-9)
     elsewhere = rng.normal(size=(2, 1))
     np.testing.assert_array_equal(together[1].moments(elsewhere)[0], alone[1].moments(elsewhere)[0])
+
+
+def of_two_columns(n, noise, seed=4):
+    """Two sites on a plane with a common curve, the first with n rows and so much noise."""
+    rng = np.random.default_rng(seed)
+    parts = []
+    for size, spread in ((n, noise), (12, 0.1)):
+        X = rng.uniform(-1.5, 1.5, (size, 2))
+        parts.append((X, np.sin(X).sum(axis=1) + spread * rng.normal(size=size)))
+    units = Units(np.array([[0.0, 0.0], [1.0, 1.0]]), np.array([0.0, 1.0]))
+    data, places = Federation.from_clients(parts), grid(np.full(2, -1.5), np.full(2, 1.5), 40)
+    form = form_of(KINDS[0], places)
+    theta = start_of(form, 0.2)
+    told = sums(pack(data), len(data), form, theta, points_at(form, theta, places))
+    known = weights(form, theta, told)
+    shared = Shared(units, places, KINDS[:1], theta[None], np.ones(1), *(x[None] for x in known))
+    return shared, data.client(0)
+
+
+def test_a_site_of_many_rows_that_lie_further_off_than_they_should_is_wider():
+    shared, own = of_two_columns(40, noise=1.5)
+    curve, member = CommonSiteCurve(shared, *own), shared.each()[0]
+    mean, variance, _ = left_out(*member, own)
+    off = float(np.mean((own[1] - mean) ** 2 / variance))
+    assert off > 2.0
+    X = np.array([[0.1, -0.4], [1.0, 1.2]])
+    expected, common, left = site_posterior(*member, own, X)
+    found, std = curve.predict(X)
+    np.testing.assert_allclose(found, expected)
+    np.testing.assert_allclose(std**2, off * (common + left + member.noise(X)), rtol=1e-9)
+    drawn = curve.sample(X, 20_000, np.random.default_rng(0))
+    np.testing.assert_allclose(drawn.std(axis=1), std, rtol=0.05)
+
+
+@pytest.mark.parametrize(("n", "noise", "most"), [(40, 0.02, 500), (29, 1.5, 500), (40, 1.5, 39)])
+def test_rows_that_hold_few_rows_and_too_many_widen_nothing(n, noise, most):
+    shared, own = of_two_columns(n, noise)
+    curve = CommonSiteCurve(shared, *own, max_points=most, large="subset")
+    X = np.array([[0.1, -0.4], [1.0, 1.2]])
+    member = shared.each()[0]
+    _, common, left = site_posterior(*member, curve._own, X)
+    np.testing.assert_allclose(curve.predict(X)[1] ** 2, common + left + member.noise(X))
+
+
+def test_many_sites_at_once_are_as_wide_as_each_by_itself():
+    shared, own = of_two_columns(30, noise=1.5)
+    X = np.array([[0.1, -0.4], [1.0, 1.2]])
+    alone, members = CommonSiteCurve(shared, *own).moments(X), shared.each()
+    assert CommonSiteCurve(shared, *own)._short > 2.0
+    two = [CommonSiteCurve(shared, *own, members=members) for _ in range(2)]
+    foresee([(curve, X) for curve in two])
+    for curve in two:
+        assert curve._kept, "foreseen"
+        for a, b in zip(curve.moments(X), alone):
+            np.testing.assert_allclose(a, b, rtol=1e-9)
