@@ -77,6 +77,6 @@ def test_a_cloud_averages_as_a_long_chain_does(seed, monkeypatch):
 
     mean, spread = averaged(shared.theta, shared.weights)
     expected, exact = averaged(drawn, np.full(len(drawn), 1.0 / len(drawn)))
-    # Some .06 of it is the chain's own chance; .17 and .11 were found.
-    assert np.sqrt(np.mean(((mean - expected) / exact) ** 2)) < 0.25
+    # Three chains are .02 to .06 apart, the cloud .10 to .17 from them, its best point .23 to .41.
+    assert np.sqrt(np.mean(((mean - expected) / exact) ** 2)) < 0.2
     assert 0.75 < float(np.exp(np.mean(np.log(spread / exact)))) < 1.25
