@@ -378,12 +378,12 @@ STUDIES = (
             "fitted); the rest is predicted. The splits of sleepstudy, Orange and Loblolly were in "
             "sight when the parts' priors were settled on other tables (record 4.21, which has "
             "fresh ones); the ends of curves were looked at before. *worst* is the mean log "
-            "density at the worst site, *worse* the share of sites with a larger error than alone (weak "
-            "priors), *rows* and *sites* how many were predicted. Coverage is judged over all "
-            "five splits, of a single task by .92 to .98 widened by two standard errors of a share "
-            "of as many sites, since rows of a site hold or fail together; the rivals' coverage "
-            "is in the table. This was decided with the rows of "
-            "an earlier model in sight. Where curves have few rows, some splits end them at the "
+            "density at the worst site, *worse* the share of sites with a larger error than "
+            "alone (weak priors), *rows* and *sites* how many were predicted. Coverage is "
+            "judged over all five splits, of a single task by .92 to .98 widened by two "
+            "standard errors of a share of as many sites, since rows of a site hold or fail "
+            "together; the rivals' coverage is in the table. This was decided with the rows of an "
+            "earlier model in sight. Where curves have few rows, some splits end them at the "
             "same one. Promises about all tables together were made after one split had been seen."
         ),
         one=one,
