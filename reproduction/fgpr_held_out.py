@@ -76,8 +76,8 @@ STUDIES = (
         protocol=(
             "Tables that were named before they were looked at; since then all but dietox stood "
             "beside others when priors were settled (record 4.21). Every site has a few rows, the "
-            "first five to eight tenths of its curve, or none (four fifths of the sites are "
-            "fitted); the rest is predicted. *worst* is the mean log density at the worst site, "
+            "first five to eight tenths of its curve, or none (every site is new in one split of "
+            "five); the rest is predicted. *worst* is the mean log density at the worst site, "
             "*worse* the share of sites with a larger error than alone (weak priors), *rows* and "
             "*sites* how many were predicted. Coverage is judged as in fgpr-real-curves."
         ),

@@ -548,8 +548,8 @@ def test_sums_at_points_chosen_on_purpose_are_only_for_a_server_that_is_trusted(
     x = np.sort(rng.uniform(0, 10, 40))[:, None]
     y = np.sin(x[:, 0]) + 0.1 * rng.normal(size=40)
     grid, short = np.linspace(0, 10, 400)[:, None], np.log(2e-3)
-    tiny, ones = -40.0, np.zeros(1)
-    theta = np.concatenate([[0.0], [short], [tiny, tiny, tiny], ones, ones, [0.0]])
+    tiny, length, pivot, growth, noise = -40.0, 0.0, 0.0, 0.0, 0.0
+    theta = np.array([0.0, short, tiny, tiny, tiny, length, pivot, growth, noise])
     question = {
         "theta": theta[None],
         "kinds": np.array([[0.0, 0.0, 1.0]]),

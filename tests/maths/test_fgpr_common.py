@@ -177,7 +177,7 @@ def test_predictions_are_those_of_the_dense_process(sites, model):
         form, theta = form_of(shared.kinds[k], shared.places), shared.theta[k]
         for found, owner in (((means, variances), np.full(len(GRID), place)), (at_new, new)):
             mean, spread = dense_posterior(form, theta, rows, X, owner)
-            noise = np.exp(theta[-1] + 2.0 * theta[-2] * np.clip(X[:, 0], *form.edges))
+            noise = np.exp(theta[-1] + 2.0 * theta[-2] * np.clip(X[:, 0], *np.ravel(form.edges)))
             std = scale * np.sqrt(np.diagonal(spread) + noise)
             assert (np.abs(found[0][k] - location - scale * mean) < 1e-3 * std).all()
             np.testing.assert_allclose(np.sqrt(found[1][k]), std, rtol=1e-3)
@@ -320,3 +320,46 @@ def test_what_grows_with_the_curve_is_found_and_widens_the_intervals():
     assert 7.0 < std[1] / std[0] < 14.0
     _, beyond = model.predict(np.array([[10.0], [10.001]]), "new", return_std=True)
     assert beyond[1] == pytest.approx(beyond[0], rel=1e-3)
+
+
+def test_a_plane_that_changes_fast_at_one_edge_is_seen_bent():
+    """Rows say where: by a feature's haste, in its units; predictions gain by it."""
+    rng = np.random.default_rng(0)
+    groups = np.repeat([f"site-{k}" for k in range(6)], 40)
+    X = np.column_stack([rng.uniform(0.0, 10.0, len(groups)), rng.uniform(-1.0, 1.0, len(groups))])
+    levels = np.repeat(rng.normal(size=6), 40)
+    y = 3.0 * np.sin(9.0 * np.exp(-0.4 * X[:, 0])) + X[:, 1] + levels
+    y += 0.05 * rng.normal(size=len(y))
+    kept = rng.uniform(size=len(y)) < 0.5
+    model = FGPR(common=True).fit(X[kept], y[kept], groups=groups[kept])
+    tried = model._result.common_tried
+    assert tried[tried[:, 3] == 1, 4].min() < tried[tried[:, 3] == 0, 4].min() - 0.1, "per row"
+    assert model._result.shared.theta[:, -3].max() < 0.0
+    haste = model.common_parameters_["haste"]
+    assert -1.0 < haste[0] < -0.2
+    mean, std = model.predict(X[~kept], groups[~kept], return_std=True)
+    assert np.sqrt(np.mean((mean - y[~kept]) ** 2)) < 0.12
+    assert np.mean(np.abs(mean - y[~kept]) < 1.96 * std) > 0.9
+    told = model.estimates()
+    k = list(told["term"]).index("haste 1")
+    assert abs(told["estimate"][k] + 0.4) < 3.0 * told["std. error"][k] < 0.3
+
+
+def test_along_a_line_and_in_space_nothing_bends():
+    rng = np.random.default_rng(1)
+    groups = np.repeat(["a", "b", "c"], 12)
+    for d in (1, 3):
+        X = rng.normal(size=(36, d))
+        y = np.exp(-X[:, 0]) + 0.1 * rng.normal(size=36)
+        model = FGPR(common=True, max_rounds=5).fit(X, y, groups=groups)
+        assert len(model.common_parameters_["haste"]) == 0
+        assert not model._result.common_tried[:, 3].any()
+
+
+def test_a_prior_with_other_parameters_is_refused_in_words(model, tmp_path):
+    place = model.save_shared(tmp_path / "prior.npz")
+    with np.load(place) as kept:
+        arrays = dict(kept)
+    np.savez(place, **arrays | {"common_theta": arrays["common_theta"][:, 1:]})
+    with pytest.raises(ValueError, match="fit and save it again"):
+        FGPR.load_shared(place)

@@ -5,8 +5,8 @@ points on a grid, so that sites tell of it by sums over their rows (`models/comm
 
 1. Searches for the parameters, one for each smoothness that departures may have, side by side: an
    evaluation of all of them is one round, value and slopes at every site. From the best of them
-   others with the common mean without slopes, and along a line with a spline as common curve: which
-   is right at the ends of a curve, rows can hardly say.
+   others with the common mean without slopes, along a line with a spline as common curve (which is
+   right at the ends of a curve, rows can hardly say), and in a plane with bent features.
 2. Those not far behind by the bound with weak priors on the parameters; if the points carry too
    little of the curve, there are more of them and the searches go on.
 3. What all rows leave open of kind and parameters: two rounds, many parameters in each.
@@ -93,13 +93,13 @@ WAY = Field((), "1 if the site clearly does better alone, -1 with the common cur
 
 PARAMETERS = Field(
     ("k", "p"),
-    "log variances and lengths of common curve and departures, pivot and growth of these",
+    "log variances and lengths of common curve and departures, pivot and growth of these, haste",
 )
 KINDS = Field(("k", 3), "smoothness of common curve and departures, 0 is the RBF; common slopes")
 PLACES = Field(("points", "d"), "points on a grid that carry the common curve")
 FRAME = Field((2, "d"), "centre and spread of the features of all sites")
 UNITS = Field((2,), "location and scale of the target of all sites")
-CLOUD = Field(("s", "p"), "log variances and lengths, pivots and growth, a cloud of them")
+CLOUD = Field(("s", "p"), "log variances and lengths, pivots, growth and haste, a cloud of them")
 CLOUD_WEIGHTS = Field(("s",), "weights of the cloud")
 CLOUD_KINDS = Field(("s", 3), "smoothness of curve and departures, 0 is the RBF; common slopes")
 MEAN = Field(("s", "f"), "the common curve: expected weights of its features")
@@ -118,7 +118,7 @@ class CommonFit(NamedTuple):
     missed: float
     converged: bool
     tried: Floats
-    """Kind and negative penalised bound per row of each that was tried, (tried, 4)."""
+    """Kind, whether features bend, and negative penalised bound per row, (tried, 5)."""
 
 
 def extent_of(replies: Replies) -> Extent | None:
@@ -166,14 +166,14 @@ def find_common(extent: Extent, n_clients: int, settings: FgprSettings) -> Serve
     problems += own
     best = _best(ends)
     kinds = _other_kinds(problems[best].kind, len(extent.low))
-    others = [Problem(kind, extent, n_points) for kind in kinds]
+    others = [Problem(kind, extent, n_points, bends) for kind, bends in kinds]
     ends += yield from side_by_side(others, [ends[best].point] * len(others), settings, n_clients)
     problems += others
-    tried = np.array([(*p.kind, e.value) for p, e in zip(problems, ends)])
+    tried = np.array([(*p.kind, p.bends, e.value) for p, e in zip(problems, ends)])
     enough = bool(settings.n_points) or max(p.missed for p in problems) <= MOST_MISSED
     problems, ends = _not_far_behind(problems, ends, not enough)
     if not enough:
-        problems = [Problem(problem.kind, extent, MORE_POINTS[place]) for problem in problems]
+        problems = [Problem(p.kind, extent, MORE_POINTS[place], p.bends) for p in problems]
         starts = [end.point for end in ends]
         ends = yield from side_by_side(problems, starts, settings, n_clients)
         problems, ends = _not_far_behind(problems, ends)
@@ -200,10 +200,15 @@ def _not_far_behind(
     return [problems[k] for k in kept], [ends[k] for k in kept]
 
 
-def _other_kinds(best: Floats, n_features: int) -> Floats:
-    """Kinds that differ from the best one by their common curve: a level mean; a spline."""
-    splines = [(SPLINE, best[1], best[2])] if n_features == 1 else []
-    return np.array([(best[0], best[1], 0.0), *splines])
+def _other_kinds(best: Floats, n_features: int) -> list[tuple[Floats, bool]]:
+    """Kinds that differ from the best one, and whether features bend: a level mean; along a line a
+    spline as common curve; in a plane bent features."""
+    others = [(best * [1.0, 1.0, 0.0], False)]
+    if n_features == 1:
+        others.append((np.array([SPLINE, *best[1:]]), False))
+    if n_features == 2:
+        others.append((best, True))
+    return others
 
 
 def _kinds(settings: FgprSettings, extent: Extent) -> Floats:
@@ -245,7 +250,7 @@ def _left_open(
         np.array([one.covariance for one in known]),
     )
     heard = over_roster(np.ones(len(clients), bool), clients, n_clients, False)
-    return CommonFit(shared, heard, np.nan, np.nan, True, np.zeros((0, 4)))
+    return CommonFit(shared, heard, np.nan, np.nan, True, np.zeros((0, 5)))
 
 
 def _evidence(problem: Problem, mode: Minimum, cloud: Cloud, tried: Floats) -> float:
@@ -257,7 +262,8 @@ def _evidence(problem: Problem, mode: Minimum, cloud: Cloud, tried: Floats) -> f
     n_free, lacks = cloud.draws.shape[1], ~problem.has
     closed = (int(problem.has.sum()) - n_free) * CLOSED_VOLUME
     unspent = float((np.log(problem.priors.width[lacks]) + 0.5 * LOG_2PI).sum())
-    alike = (tried[:, [0, 2]] == problem.kind[[0, 2]]).all(axis=1).sum()
+    common = problem.kind[0], problem.kind[2], problem.bends
+    alike = (tried[:, [0, 2, 3]] == common).all(axis=1).sum()
     prior = unspent - float(np.log(alike))
     return cloud.log_volume + closed + prior - mode.value * problem.n_rows
 

@@ -23,14 +23,16 @@ from fedkin.models.gp_priors import common_priors, penalty
 from fedkin.models.inducing import grid
 from fedkin.protocol import Ask, Replies
 
-# Bounds of variances, in those of all targets, of lengths, in spreads of the features, and of
-# the pivot of departures, in spreads from the centre; of the growth, in logarithms per spread.
+# Bounds of variances, in those of all targets, of lengths, in spreads of the features, of the pivot
+# of departures, in spreads from the centre, and of growth and haste, in logarithms per spread.
 VARIANCE_BOUNDS = (1e-8, 1e2)
 LENGTH_BOUNDS = (0.05, 100.0)
 PIVOT_BOUNDS = (-10.0, 10.0)
 GROWTH_BOUNDS = (-3.0, 3.0)
-# The search counts both in this unit, as rows tell them more sharply than logarithms.
+HASTE_BOUNDS = (-3.0, 3.0)
+# The search counts these in this unit, as rows tell them more sharply than logarithms.
 SHARPER_UNIT = 0.2
+SHARPER = {"pivot": PIVOT_BOUNDS, "growth": GROWTH_BOUNDS, "haste": HASTE_BOUNDS}
 # Numbers that all sites together send in one round (256 MB); what is more is asked for in parts.
 MOST_NUMBERS = 1 << 25
 
@@ -49,22 +51,22 @@ class Extent(NamedTuple):
 
 
 class Problem:
-    """Penalised bound per row of one kind, at points on a grid."""
+    """Penalised bound per row of one kind, at points on a grid; features may bend, or not."""
 
-    def __init__(self, kind: Floats, extent: Extent, n_points: int) -> None:
+    def __init__(self, kind: Floats, extent: Extent, n_points: int, bends: bool = False) -> None:
         d = len(extent.low)
-        self.kind, self.extent = kind, extent
+        self.kind, self.extent, self.bends = kind, extent, bends
         self.places = grid(extent.low, extent.high, n_points)
         self.form = form_of(kind, self.places)
         self.priors = common_priors(self.form.names, d)
         bounds = np.array([_bounds_of(name) for name in self.form.names])
         self.lower, self.upper = bounds.T.copy()
-        sharper = np.array([name in ("pivot", "growth") for name in self.form.names])
+        sharper = np.array([name in SHARPER for name in self.form.names])
         self.unit = np.where(sharper, SHARPER_UNIT, 1.0)
-        self.has = np.ones(len(self.form.names), dtype=bool)
+        self.has = np.array([bends or name != "haste" for name in self.form.names])
         if self.form.common == SPLINE:
             self.has[1] = False
-            self.lower[1] = self.upper[1] = self.priors.centre[1]
+        self.lower[~self.has] = self.upper[~self.has] = self.priors.centre[~self.has]
         self.n_rows, self.missed = 1.0, 0.0
 
     @property
@@ -99,8 +101,8 @@ class Problem:
 
 def _bounds_of(name: str) -> Floats:
     """Of a parameter, as `full` holds it."""
-    if name in ("pivot", "growth"):
-        return np.array({"pivot": PIVOT_BOUNDS, "growth": GROWTH_BOUNDS}[name])
+    if name in SHARPER:
+        return np.array(SHARPER[name])
     return np.log(LENGTH_BOUNDS if "length" in name else VARIANCE_BOUNDS)
 
 

@@ -203,6 +203,7 @@ class FgprResult(Result):
             "own lengths": spread * part.own_lengths,
             "pivot": shared.units.frame[0] + spread * part.pivot,
             "growth": part.growth / spread[: form.n_growth],
+            "haste": part.haste / spread[: form.n_haste],
             "noise variance": scale * part.noise,
             "own smoothness": float(form.own),
             "common curve": CURVES.get(form.common, f"Matern-{form.common:g}"),
@@ -218,32 +219,36 @@ class FgprResult(Result):
     def common_estimates(self) -> tuple[list[str], Estimates] | None:
         """Names and logs of what the common curve has, (1, q), with errors from its cloud.
 
-        Of the likeliest smoothness, in units of target and features, pivot and growth as they are;
-        None without a common curve.
+        Of the likeliest smoothness, in units of target and features, and as they are pivot, growth
+        and haste; None without a common curve.
         """
         shared = self.shared
         if shared is None:
             return None
         best = int(first_best(shared.weights, floor=RELATIVE))
-        alike = (shared.kinds == shared.kinds[best]).all(axis=1) & (shared.weights > 0)
-        weights = shared.weights[alike] / shared.weights[alike].sum()
         middle, spread = shared.units.frame[:2]
         names = common_form(shared.kinds[best], shared.places).names
-        is_length, is_pivot, is_growth = (
-            np.array([word in name for name in names]) for word in ("length", "pivot", "growth")
+        is_length, is_pivot, is_growth, is_haste = (
+            np.array([word in name for name in names])
+            for word in ("length", "pivot", "growth", "haste")
         )
+        bent = np.asarray(shared.theta[:, is_haste].any(axis=1))
+        alike = (shared.kinds == shared.kinds[best]).all(axis=1) & (shared.weights > 0)
+        alike &= bent == bent[best]
+        weights = shared.weights[alike] / shared.weights[alike].sum()
         units = np.full(len(names), 2.0 * np.log(float(shared.units.target[1])))
         factor = np.ones(len(names))
         units[is_length] = np.tile(np.log(spread), int(is_length.sum()) // len(spread))
         units[is_pivot], factor[is_pivot] = middle, spread
-        units[is_growth], factor[is_growth] = 0.0, 1.0 / spread[: is_growth.sum()]
-        there = np.isfinite(shared.theta[best])
+        for rate in (is_growth, is_haste):
+            units[rate], factor[rate] = 0.0, 1.0 / spread[: rate.sum()]
+        there = np.isfinite(shared.theta[best]) & (bent[best] | ~is_haste)
         points = (factor * shared.theta[alike] + units)[:, there]
         mean = weights @ points
         errors = np.sqrt(weights @ (points - mean) ** 2)
         found = Estimates(mean[None], errors[None], np.full(1, np.inf))
         logs = [f"log {name}" for name in numbered(names)]
-        told = np.where(is_pivot | is_growth, numbered(names), logs)
+        told = np.where(is_pivot | is_growth | is_haste, numbered(names), logs)
         return list(map(str, told[there])), found
 
     def estimates_table(self, about: About, level: float = LEVEL) -> Table:

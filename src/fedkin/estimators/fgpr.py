@@ -152,8 +152,10 @@ class FGPR(CurveEstimator):
     common_parameters_ : dict or None
         Most probable variances and lengths of common curve and departures, in the target's and
         the features' units (slopes per spread of a feature; they pass the "pivot", where sites
-        differ least; a spline has no length, NaN), and the "growth" along a line: the logarithm by
-        which departures and noise get larger per unit of the feature. None without one.
+        differ least; a spline has no length, NaN), the "growth" along a line, the logarithm by
+        which departures and noise get larger per unit of the feature, and the "haste" in a plane,
+        the logarithm by which the pace gets larger at which the curves see each feature; lengths
+        are of features as they see them. None without one.
     left_out_ : array of shape (m, 2, 2) or None
         Log density of each site's rows, each left out and all of them left out (as at a new site):
         without the common curve and with it. None where there was no choice (`common`).

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedkin.algorithms.fgpr_result import FgprResult
 from fedkin.durable import ANYBODY, load_arrays, save_arrays
+from fedkin.models.common_site import form_of
 from fedkin.models.kernels import from_spec
 from fedkin.protocol import Roster, Run, Traffic
 
@@ -73,6 +74,13 @@ def load_prior(family: type[FGPR], path: str | Path) -> FGPR:
     plain = {"words", *KEPT_ARRAYS}
     if set(arrays) not in (plain, plain | set(KEPT_COMMON)):
         raise ValueError(f"{path} is not a prior of {family.__name__}")
+    if "common_theta" in arrays:
+        names = form_of(arrays["common_kinds"][0], arrays["common_places"]).names
+        if arrays["common_theta"].shape[1] != len(names):
+            raise ValueError(
+                f"{path} was saved by another version of fedkin, whose common curve has other "
+                "parameters; fit and save it again"
+            )
     words = json.loads(str(arrays.pop("words")))
     kernel = words["kernel"] and from_spec(words["kernel"])
     model = family(kernel, **{name: words["settings"][name] for name in KEPT_SETTINGS})

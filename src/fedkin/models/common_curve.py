@@ -16,12 +16,12 @@ and the weights given all rows are N(inv(G) D b, inv(G)).
 
 What travels
 - Once: the box of the features down, so that all sites use the same points (`inducing.grid`).
-- A round of the search down: `full`, 5 + 3d numbers and one more along a line. Up, from every site:
-  `common_sums.Sums`, that is one symmetric matrix less of F + 1 columns (the last is the target) as
-  halves, twice as many numbers and the number of rows. With d = 1: 2,041 numbers for F = 21,
-  10,625 for F = 50. The server
-  gets value and gradient from sums over sites, one round an evaluation. (Sending G back and asking
-  for the gradient's numbers alone would take two rounds and a third of the bytes.)
+- A round of the search down: `full`, 5 + 3d numbers, one more along a line, two in a plane. Up,
+  from every site: `common_sums.Sums`, that is one symmetric matrix less of F + 1 columns (the last
+  is the target) as halves, twice as many numbers and the number of rows. With d = 1: 2,041 numbers
+  for F = 21, 10,625 for F = 50. The server gets value and gradient from sums over sites, one round
+  an evaluation. (Sending G back and asking for the gradient's numbers alone would take two rounds
+  and a third of the bytes.)
 - At the end down: inv(G) D b and inv(G), from which sites predict.
 No row leaves; a site of few rows can nevertheless be read out of its own matrices, so least rows
 or secure sums belong to the schema.

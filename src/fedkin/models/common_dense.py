@@ -11,7 +11,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkin.models.common_form import SPLINE, CommonForm, curve, mean_columns, parameters
+from fedkin.models.common_form import (
+    SPLINE,
+    CommonForm,
+    curve,
+    curve_moved,
+    mean_columns,
+    parameters,
+)
 from fedkin.models.gaussian_process import LOG_2PI
 from fedkin.models.inducing import features, not_carried, points_at
 
@@ -77,10 +84,11 @@ def _covariance(
     """Covariance of curves between rows A and rows B, and its slopes but that by noise."""
     part = parameters(form, full)
     same = ((of_a[:, None] == of_b) & (of_a[:, None] >= 0)).astype(np.float64)
-    shared, by_shared = curve(form.common, part.common_lengths, A, B)
+    bent = part.bent(A), part.bent(B)
+    shared, by_shared = curve(form.common, part.common_lengths, *bent)
     if knots is not None and form.common == SPLINE:
         shared = _spline(form, full, knots, A, B)
-    own, by_own = curve(form.own, part.own_lengths, A, B)
+    own, by_own = curve(form.own, part.own_lengths, *bent)
     lean_a, lean_b = part.leaning(A), part.leaning(B)
     same = same * np.outer(part.swelling(A), part.swelling(B))
     pieces = [
@@ -96,6 +104,11 @@ def _covariance(
     departures = sum(pieces[k][0] for k in (2, 3, 4))
     growing = part.growing(A)[:, None] + part.growing(B)
     pieces += [(growing * departures)[None]] * form.n_growth
+    if form.n_haste:
+        moving = [*zip(bent, (part.bending(A), part.bending(B)))]
+        shared_moved = part.common * curve_moved(form.common, part.common_lengths, *moving)
+        own_moved = part.own * same * curve_moved(form.own, part.own_lengths, *moving)
+        pieces.append(shared_moved + own_moved)
     return mean + pieces[0][0] + departures, np.concatenate(pieces)
 
 

@@ -12,13 +12,16 @@ whole spread of the departures.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg.lapack import dtrtri
 
 from fedkin.models.common_curve import Weights
 from fedkin.models.common_form import SPLINE, CommonForm, curve, parameters
-from fedkin.models.common_sums import inverted, site_covariance
-from fedkin.models.gaussian_process import LOG_2PI
+from fedkin.models.common_sums import site_covariance
+from fedkin.models.gaussian_process import LOG_2PI, cholesky
 from fedkin.models.inducing import Points, feature_values, not_carried
 
 Floats = NDArray[np.float64]
@@ -52,10 +55,11 @@ def site_posterior(
     """
     rows, y = own
     phi, prior = _scaled(form, full, points, X), _departure_variance(form, full, X)
-    inverse, cross = _inverse(form, full, rows), _departure(form, full, X, rows)
-    pull = cross @ inverse
+    whitening = _whitening(form, full, rows[None])[0]
+    explained = _departure(form, full, X, rows) @ whitening.T
+    pull = explained @ whitening
     there = phi - pull @ _scaled(form, full, points, rows)
-    left = prior - np.einsum("ni,ni->n", pull, cross)
+    left = prior - np.square(explained).sum(axis=1)
     common = _carried(there, known) + _not_carried(form, full, points, phi, X)
     return there @ known.mean + pull @ y, common, left
 
@@ -70,11 +74,12 @@ def site_joint(
 ) -> tuple[Floats, Floats, Floats]:
     """As `site_posterior`, with covariances (n, n) of the curve at all rows X."""
     rows, y = own
-    phi, cross = _scaled(form, full, points, X), _departure(form, full, X, rows)
-    pull = cross @ _inverse(form, full, rows)
+    phi, whitening = _scaled(form, full, points, X), _whitening(form, full, rows[None])[0]
+    explained = _departure(form, full, X, rows) @ whitening.T
+    pull = explained @ whitening
     there = phi - pull @ _scaled(form, full, points, rows)
     rest = np.exp(full[0]) * not_carried(form, full, points, X, X)
-    left = _departure(form, full, X, X) - pull @ cross.T
+    left = _departure(form, full, X, X) - explained @ explained.T
     return there @ known.mean + pull @ y, there @ known.covariance @ there.T + rest, left
 
 
@@ -105,47 +110,66 @@ def sites_posterior(
     X (n, d) is.
     """
     rows, y = own
-    d, part = X.shape[1], parameters(form, full)
-    phi = _scaled(form, full, points, X)
-    features = _scaled(form, full, points, rows.reshape(-1, d)).reshape(*y.shape, phi.shape[1])
-    departs = part.own * curve(form.own, part.own_lengths, rows, rows)[0]
-    inverse, _ = inverted(site_covariance(part, rows, departs, np.ones(y.shape)), np.ones(y.shape))
-    swelling = part.swelling(rows)
-    inverse = inverse / (swelling[:, :, None] * swelling[:, None, :])
-    rows, swelling = rows[owner], swelling[owner]
-    across = curve(form.own, part.own_lengths, X[:, None], rows)[0][:, 0]
+    part = parameters(form, full)
+    phi, features = _scaled(form, full, points, X), _of_sites(form, full, points, rows)
+    whitening = _whitening(form, full, rows)[owner]
+    rows = rows[owner]
+    across = curve(form.own, part.own_lengths, part.bent(X)[:, None], part.bent(rows))[0][:, 0]
     lean = np.einsum("nd,nkd->nk", part.leaning(X), part.leaning(rows))
-    cross = (
-        part.swelling(X)[:, None] * swelling * (part.level + part.slope * lean + part.own * across)
-    )
-    pull = np.einsum("nk,nkl->nl", cross, inverse[owner])
+    swelling = part.swelling(X)[:, None] * part.swelling(rows)
+    cross = swelling * (part.level + part.slope * lean + part.own * across)
+    explained = np.einsum("nlk,nk->nl", whitening, cross)
+    pull = np.einsum("nl,nlk->nk", explained, whitening)
     there = phi - np.einsum("nk,nkf->nf", pull, features[owner])
-    left = _departure_variance(form, full, X) - np.einsum("nk,nk->n", pull, cross)
+    left = _departure_variance(form, full, X) - np.square(explained).sum(axis=1)
     common = _carried(there, known) + _not_carried(form, full, points, phi, X)
     return there @ known.mean + np.einsum("nk,nk->n", pull, y[owner]), common, left
+
+
+class LeftOutRows(NamedTuple):
+    """Targets of m sites with k rows each given all other rows of everybody: mean and variance.
+
+    `surprise` (m, k) and `block` (m, k, k) of the inverse covariance of all targets give both.
+    """
+
+    mean: Floats
+    variance: Floats
+    surprise: Floats
+    block: Floats
+
+
+def sites_left_out(
+    form: CommonForm, full: Floats, points: Points, known: Weights, own: tuple[Floats, Floats]
+) -> LeftOutRows:
+    """Each of the targets (m, k) of rows (m, k, d) left out; the weights know all of them.
+
+    With P the site's block of the inverse covariance of all targets and a = inv(S) (y - Phi D w),
+    mean and variance are y - a / diag(P) and 1 / diag(P).
+    """
+    rows, y = own
+    phi = _of_sites(form, full, points, rows)
+    inverse = _inverse(form, full, rows)
+    through = inverse @ phi
+    surprise = np.einsum("mkl,ml->mk", inverse, y - phi @ known.mean)
+    block = inverse - through @ known.covariance @ through.swapaxes(1, 2)
+    least = LEAST_PRECISION * np.diagonal(inverse, axis1=1, axis2=2)
+    precision = np.maximum(np.diagonal(block, axis1=1, axis2=2), least)
+    flat, d = phi.reshape(-1, phi.shape[-1]), rows.shape[-1]
+    rest = _not_carried(form, full, points, flat, rows.reshape(-1, d)).reshape(y.shape)
+    return LeftOutRows(y - surprise / precision, 1.0 / precision + rest, surprise, block)
 
 
 def left_out(
     form: CommonForm, full: Floats, points: Points, known: Weights, own: tuple[Floats, Floats]
 ) -> tuple[Floats, Floats, float]:
-    """The site's targets given all other rows of everybody, and given those of other sites.
-
-    Mean and variance (n,) of each: with P the site's block of the inverse covariance of all targets
-    and a = inv(S) (y - Phi D w), these are y - a / diag(P) and 1 / diag(P); the weights know the
-    site's rows. Last the log density of all of them together, as for a new site.
-    """
-    rows, y = own
-    phi, inverse = _scaled(form, full, points, rows), _inverse(form, full, rows)
-    through = inverse @ phi
-    surprise = inverse @ (y - phi @ known.mean)
-    block = inverse - through @ known.covariance @ through.T
-    precision = np.maximum(np.diagonal(block), LEAST_PRECISION * np.diagonal(inverse))
-    variance = 1.0 / precision + _not_carried(form, full, points, phi, rows)
+    """Mean and variance (n,) of one site's targets, each left out, and the log density of all of
+    them together given the other sites' rows, as for a new site."""
+    found = sites_left_out(form, full, points, known, (own[0][None], own[1][None]))
+    mean, variance, surprise, block = (part[0] for part in found)
     root = np.linalg.cholesky(0.5 * (block + block.T))
     half = np.linalg.solve(root, surprise)
     log_det = 2.0 * float(np.log(np.diagonal(root)).sum())
-    together = 0.5 * (log_det - float(half @ half) - len(y) * LOG_2PI)
-    return y - surprise / precision, variance, together
+    return mean, variance, 0.5 * (log_det - float(half @ half) - len(mean) * LOG_2PI)
 
 
 def _scaled(form: CommonForm, full: Floats, points: Points, X: Floats) -> Floats:
@@ -153,6 +177,12 @@ def _scaled(form: CommonForm, full: Floats, points: Points, X: Floats) -> Floats
     phi = feature_values(form, full, points, X)
     phi[:, : len(points.places)] *= np.exp(0.5 * full[0])
     return phi
+
+
+def _of_sites(form: CommonForm, full: Floats, points: Points, rows: Floats) -> Floats:
+    """The same (m, k, F) of rows (m, k, d) of several sites."""
+    phi = _scaled(form, full, points, rows.reshape(-1, rows.shape[-1]))
+    return phi.reshape(*rows.shape[:-1], phi.shape[1])
 
 
 def _carried(phi: Floats, known: Weights) -> Floats:
@@ -170,7 +200,7 @@ def _not_carried(form: CommonForm, full: Floats, points: Points, phi: Floats, X:
 
 def _departure(form: CommonForm, full: Floats, A: Floats, B: Floats) -> Floats:
     part = parameters(form, full)
-    own = curve(form.own, part.own_lengths, A, B)[0]
+    own = curve(form.own, part.own_lengths, part.bent(A), part.bent(B))[0]
     lean = part.leaning(A) @ part.leaning(B).T
     swelling = np.outer(part.swelling(A), part.swelling(B))
     return swelling * (part.level + part.slope * lean + part.own * own)
@@ -184,8 +214,22 @@ def _departure_variance(form: CommonForm, full: Floats, X: Floats) -> Floats:
 
 
 def _inverse(form: CommonForm, full: Floats, rows: Floats) -> Floats:
+    whitening = _whitening(form, full, rows)
+    inverse: Floats = whitening.swapaxes(1, 2) @ whitening
+    return inverse
+
+
+def _whitening(form: CommonForm, full: Floats, rows: Floats) -> Floats:
+    """W (m, k, k) with W'W the inverse of S for rows (m, k, d) of m sites.
+
+    Where rows leave next to nothing of a large departure, products with an inverse that is written
+    out lose every digit of it; those with W keep half of them.
+    """
     part = parameters(form, full)
-    own = part.own * curve(form.own, part.own_lengths, rows, rows)[0]
-    kept, swelling = np.ones((1, len(rows))), part.swelling(rows)
-    inverse = inverted(site_covariance(part, rows[None], own[None], kept), kept)[0][0]
-    return inverse / np.outer(swelling, swelling)
+    bent, kept = part.bent(rows), np.ones(rows.shape[:2])
+    own = part.own * curve(form.own, part.own_lengths, bent, bent)[0]
+    whitening = np.zeros_like(own)
+    for k, S in enumerate(site_covariance(part, rows, own, kept)):
+        if S.size:
+            whitening[k] = dtrtri(cholesky(S)[0], lower=1)[0]
+    return whitening / part.swelling(rows)[:, None, :]

@@ -3,8 +3,8 @@
 A `CommonSiteCurve` holds the site's rows and must stay where they are; what it has of others are
 the weights of the common curve. Parameters come as a cloud with weights, and along a line a site's
 departures may have swollen where it has no rows (`own_spread.py`), so predictions are mixtures of
-normal distributions. In several dimensions a site of many rows whose rows, each left out, lie
-further off than they should widens what it predicts. A site of more than `max_points` rows is
+normal distributions. In several dimensions a site whose rows, each left out, lie further off than
+they should widens what it predicts. A site of more than `max_points` rows is
 predicted from the rows nearest to each point, or from a random subset.
 """
 
@@ -29,6 +29,7 @@ from fedkin.models.common_posterior import (
     site_from_nearest,
     site_joint,
     site_posterior,
+    sites_left_out,
     sites_posterior,
 )
 from fedkin.models.common_sums import pack, sums
@@ -47,8 +48,8 @@ LEAST_VARIANCE = 1e-9
 # Sites of up to so many rows are predicted many at once, so many rows at a time.
 SMALL_SITE = 32
 ROWS_AT_ONCE = 512
-# From so many rows on a site can say that what is predicted of it is too narrow.
-JUDGING_ROWS = 30
+# A site says how much too narrow it is predicted as if so many rows more lay as they should.
+ROWS_AS_EXPECTED = 3.0
 
 
 class Units(NamedTuple):
@@ -119,10 +120,10 @@ class Shared(NamedTuple):
 def form_of(kind: Floats, places: Floats) -> CommonForm:
     """The form of a kind, as it travels: two smoothnesses, and how steep the mean may be.
 
-    Along a line rows lie between the first and the last of the places (M, d).
+    Rows lie between the lowest and the highest of the places (M, d), or near.
     """
     common, own = (np.inf if nu == RBF_TRAVELS else float(nu) for nu in kind[:2])
-    steep, edges = float(kind[2]), (float(places[:, 0].min()), float(places[:, 0].max()))
+    steep, edges = float(kind[2]), (tuple(places.min(axis=0)), tuple(places.max(axis=0)))
     return CommonForm(places.shape[1], common, own, "linear", VAGUE, steep, edges)
 
 
@@ -148,6 +149,13 @@ def left_out_of(shared: Shared, members: list[Member], X: Floats, y: Floats) -> 
     # The rows have had their say in the weights of the cloud, and take it back.
     together = -float(logsumexp(np.log(shared.weights) - whole)) - len(y) * float(np.log(scale))
     return LeftOut(location + scale * centre, each, (own[1] - centre) ** 2 / spread, together)
+
+
+def too_small(off: Floats) -> Floats:
+    """By what variances are too small (...), at least 1, from squared errors of rows left out in
+    units of these (..., n)."""
+    more = (off.sum(axis=-1) + ROWS_AS_EXPECTED) / (off.shape[-1] + ROWS_AS_EXPECTED)
+    return np.maximum(more, 1.0)
 
 
 def _one_site(X: Floats, y: Floats) -> Federation:
@@ -220,20 +228,26 @@ class CommonSiteCurve:
         if rows.shape[1] > 1:
             return np.ones((1, len(rows)))
         if not len(self.X):
-            return swollen(np.clip(rows[:, 0], *self._each[0].form.edges), rows[:, 0])
+            (low,), (high,) = self._each[0].form.edges
+            return swollen(np.clip(rows[:, 0], low, high), rows[:, 0])
         return swollen(self.shared.units.rows(self.X)[:, 0], rows[:, 0])
 
-    @cached_property
-    def _short(self) -> float:
-        """By what all variances are too small, or 1, as the site's rows say when each is left out.
+    @property
+    def _judges(self) -> bool:
+        """Whether the site's rows say how much too narrow it is predicted.
 
         Along a line spreads away from rows are wider already. The rows must be those that the
         common curve knows, which of a site of too many they are not.
         """
         n, d = self.X.shape
-        if d == 1 or not JUDGING_ROWS <= n <= self.max_points:
+        return d > 1 and 0 < n <= self.max_points
+
+    @cached_property
+    def _short(self) -> float:
+        """By what all variances are too small, or 1."""
+        if not self._judges:
             return 1.0
-        return max(1.0, float(left_out_of(self.shared, self._each, self.X, self.y).off.mean()))
+        return float(too_small(left_out_of(self.shared, self._each, self.X, self.y).off))
 
     def moments(self, X: Floats) -> tuple[Floats, Floats]:
         """Means and variances of new targets under every member of the cloud, (W S, n).
@@ -288,10 +302,11 @@ class CommonSiteCurve:
 
     def _by_nearest(self, member: Member, rows: Floats) -> Floats:
         """As `site_posterior`, (3, n)."""
-        lengths = parameters(member.form, member.theta).own_lengths
+        part = parameters(member.form, member.theta)
         own = self.shared.units.rows(self.X), self.shared.units.targets(self.y)
         n_near = min(NEIGHBOURS, len(self.X))
-        near = KDTree(own[0] / lengths).query(rows / lengths, k=[*range(1, n_near + 1)])[1]
+        seen, asked = (part.bent(X) / part.own_lengths for X in (own[0], rows))
+        near = KDTree(seen).query(asked, k=[*range(1, n_near + 1)])[1]
         found = np.empty((3, len(rows)))
         for begin in range(0, len(rows), POINT_BLOCK):
             block = slice(begin, begin + POINT_BLOCK)
@@ -327,6 +342,7 @@ def _foresee_alike(group: list[tuple[CommonSiteCurve, Floats]]) -> None:
     own = tuple(np.stack([curve._own[k] for curve in curves]) for k in (0, 1))
     rows, (location, scale) = units.rows(asked), units.target
     wider = np.concatenate([curve._wider(units.rows(X)) for curve, X in group], axis=1)
+    short = _short_alike(first, own) if first._judges else np.ones(len(group))
     means = np.empty((len(first._each), len(rows)))
     variances = np.empty((len(first._each), *wider.shape))
     for begin in range(0, len(rows), ROWS_AT_ONCE):
@@ -339,7 +355,19 @@ def _foresee_alike(group: list[tuple[CommonSiteCurve, Floats]]) -> None:
             variance = _of_targets(member, rows[block], common, left, wider[:, block])
             variances[s, :, block] = scale**2 * variance
     mean, variance = _together(means, variances)
-    for (curve, X), end, size in zip(group, np.cumsum(sizes), sizes):
+    for (curve, X), end, size, more in zip(group, np.cumsum(sizes), sizes, short):
         curve._kept.clear()
         part = slice(end - size, end)
-        curve._kept[_key(X)] = mean[:, part], curve._short * variance[:, part]
+        curve._kept[_key(X)] = mean[:, part], more * variance[:, part]
+
+
+def _short_alike(first: CommonSiteCurve, own: tuple[Floats, ...]) -> Floats:
+    """By what all variances are too small, (m,), at sites with rows (m, k, d), targets (m, k)."""
+    rows, y = own
+    found = [sites_left_out(*member, (rows, y)) for member in first._each]
+    mean, variance = (np.array([part[k] for part in found]) for k in (0, 1))
+    centre, spread = mixed(
+        mean.reshape(len(mean), -1), variance.reshape(len(mean), -1), first.shared.weights
+    )
+    off: Floats = (y.ravel() - centre) ** 2 / spread
+    return too_small(off.reshape(y.shape))

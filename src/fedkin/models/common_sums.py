@@ -6,7 +6,8 @@ within the site) - Phi Phi' the part of it that the points do not carry (of a sp
 
     gram = [Phi y]' inv(S) [Phi y],     log det S,     missed = tr(inv(S) R),
 
-and with U = inv(S) [Phi y] their slopes by a parameter of S, and by a common length,
+and with U = inv(S) [Phi y] their slopes by a parameter of S, and by a common length (by a feature's
+haste both),
 
     -U' dS U,   <inv(S), dS>,   -<inv(S) R inv(S), dS>;      dPhi' U + U' dPhi,   0,   <inv(S), dR>.
 
@@ -29,9 +30,16 @@ from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotri
 
 from fedkin.federation import Federation
-from fedkin.models.common_form import SPLINE, CommonForm, Parameters, curve, parameters
+from fedkin.models.common_form import (
+    SPLINE,
+    CommonForm,
+    Parameters,
+    curve,
+    curve_moved,
+    parameters,
+)
 from fedkin.models.gaussian_process import cholesky
-from fedkin.models.inducing import Points, features
+from fedkin.models.inducing import Points, features, features_moved
 from fedkin.threads import one_thread
 
 Floats = NDArray[np.float64]
@@ -175,8 +183,8 @@ def _told_in_one_thread(
 ) -> list[Told]:
     part = parameters(form, full)
     kept = (np.arange(chunk.X.shape[1]) < chunk.sizes[:, None]).astype(np.float64)
-    both = kept[:, :, None] * kept[:, None, :]
-    own, by_own = curve(form.own, part.own_lengths, chunk.X, chunk.X)
+    both, bent = kept[:, :, None] * kept[:, None, :], part.bent(chunk.X)
+    own, by_own = curve(form.own, part.own_lengths, bent, bent)
     own, lean = part.own * own * both, part.leaning(chunk.X) * kept[:, :, None]
     inverse, log_det = inverted(site_covariance(part, chunk.X, own, kept), kept)
     growing, scaled = part.growing(chunk.X) * kept, kept / part.swelling(chunk.X)
@@ -185,7 +193,7 @@ def _told_in_one_thread(
     Phi, by_feature = features(form, full, points, chunk.X)
     rest, by_shared = np.zeros_like(both), np.zeros((1, *both.shape))
     if form.common != SPLINE:
-        shared, by_shared = curve(form.common, part.common_lengths, chunk.X, chunk.X)
+        shared, by_shared = curve(form.common, part.common_lengths, bent, bent)
         carried = Phi[:, :, : len(points.places)]
         rest = (shared - carried @ carried.swapaxes(1, 2)) * both_scaled
     columns = np.concatenate([Phi, chunk.y[:, :, None]], axis=2) * scaled[:, :, None]
@@ -200,6 +208,8 @@ def _told_in_one_thread(
         found += [_by_matrix(site, part.own * slope * both) for slope in by_own]
         found += [_by_pivot(site, part.slope, kept, column) for column in np.moveaxis(lean, 2, 0)]
         found += [_by_growth(site, growing, columns, rest)] * form.n_growth
+        if form.n_haste:
+            found += _by_haste(site, form, part, chunk.X, both, points)
     return found
 
 
@@ -261,8 +271,23 @@ def _by_growth(site: Site, growing: Floats, columns: Floats, rest: Floats) -> To
     return -gram - gram.swapaxes(1, 2), 2.0 * growing.sum(axis=1), missed
 
 
+def _by_haste(
+    site: Site, form: CommonForm, part: Parameters, X: Floats, both: Floats, points: Points
+) -> list[Told]:
+    """The same for the haste of each feature, with which the own and the common curve move."""
+    rows = part.bent(X), part.bending(X)
+    own = part.own * both * curve_moved(form.own, part.own_lengths, rows, rows)
+    shared = both * curve_moved(form.common, part.common_lengths, rows, rows)
+    by_feature = features_moved(form, part, points, X) * both[:, 0, :, None]
+    parts = [
+        (_by_matrix(site, matrix), _by_common_length(site, *common))
+        for matrix, *common in zip(own, by_feature, shared)
+    ]
+    return [(a[0] + b[0], a[1] + b[1], a[2] + b[2]) for a, b in parts]
+
+
 def _by_common_length(site: Site, by_feature: Floats, by_shared: Floats) -> Told:
-    """The same for a common length, from the slopes of features and of the correlation."""
+    """The same for a common curve that changes, by its features and its correlation."""
     M = by_feature.shape[2]
     gram = np.zeros((len(by_feature), site.solved.shape[2], site.solved.shape[2]))
     gram[:, :M] = by_feature.swapaxes(1, 2) @ site.solved

@@ -8,7 +8,7 @@ On logarithms theta of lengths and variances, minus the log density up to consta
   two of their spreads;
 - by what departures and noise grow, in logarithms per spread of the feature, is normal around
   none: from the beginning of curves to their end, three or four spreads, within a factor of 30
-  either way in 95 % of cases;
+  either way in 95 % of cases; and so is a feature's haste, the logarithm of its pace;
 - a standard deviation is half-normal in units of the target's: noise of one, curves of three, since
   a long trend has more variance than its piece within the data;
 - the noise's is taken as density of its logarithm, which falls towards zero: a few rows on a
@@ -37,7 +37,7 @@ Bools = NDArray[np.bool_]
 LENGTH_WIDTH = 1.5
 # Standard deviation of the pivot of departures, in spreads of the features.
 PIVOT_WIDTH = 2.0
-# Of the logarithm by which departures and noise grow in one spread of the feature.
+# Of the logarithm by which departures and noise, or the pace, grow in one spread of the feature.
 GROWTH_WIDTH = 0.5
 # Units of the half-normal standard deviations, in target's standard deviations.
 NOISE_UNIT = 1.0
@@ -66,15 +66,17 @@ def weak_priors(names: Sequence[str], target_spread: float, feature_spread: Floa
 
     Lengths come once for all features or feature by feature, in order.
     """
-    is_length, is_noise, is_pivot, is_growth = (
+    is_length, is_noise, is_pivot, is_growth, is_haste = (
         np.array([word in name for name in names], dtype=bool)
-        for word in ("length", "noise", "pivot", "growth")
+        for word in ("length", "noise", "pivot", "growth", "haste")
     )
     centre = np.zeros(len(names))
     centre[is_length] = np.log(_lengths(int(is_length.sum()), np.atleast_1d(feature_spread)))
     unit = np.where(is_noise, NOISE_UNIT, CURVE_UNIT) * target_spread
     width = np.select(
-        [is_length, is_pivot, is_growth], [LENGTH_WIDTH, PIVOT_WIDTH, GROWTH_WIDTH], np.inf
+        [is_length, is_pivot, is_growth | is_haste],
+        [LENGTH_WIDTH, PIVOT_WIDTH, GROWTH_WIDTH],
+        np.inf,
     )
     return Priors(
         centre,

@@ -17,7 +17,9 @@ from scipy.linalg.lapack import dtrtrs
 from fedkin.models.common_form import (
     SPLINE,
     CommonForm,
+    Parameters,
     curve,
+    curve_moved,
     integrated_walk,
     mean_columns,
     parameters,
@@ -30,7 +32,10 @@ RIDGE = 1e-10
 
 
 class Points(NamedTuple):
-    """Points (M, d) at given lengths: factor L (M, M) and S / 2 by each log length (d, M, M)."""
+    """Points (M, d) at given lengths: factor L (M, M) and S / 2 by each log length (d, M, M).
+
+    They are where the curves see rows (`common_form.py`), so they stay when features bend.
+    """
 
     places: Floats
     root: Floats
@@ -51,17 +56,25 @@ def features(form: CommonForm, full: Floats, points: Points, X: Floats) -> tuple
 
     The last q are the common mean's, which have no slopes.
     """
-    lengths = parameters(form, full).common_lengths
-    value, slopes = curve(form.common, lengths, X, points.places)
+    part = parameters(form, full)
+    value, slopes = curve(form.common, part.common_lengths, part.bent(X), points.places)
     carried = _whitened(points.root, value)
     turned = np.array([carried @ turn for turn in points.turns])
     by_length = np.array([_whitened(points.root, slope) for slope in slopes]) - turned
     return np.concatenate([carried, mean_columns(form, X)], axis=-1), by_length
 
 
+def features_moved(form: CommonForm, part: Parameters, points: Points, X: Floats) -> Floats:
+    """Slopes (d, ..., n, M) of the points' features of rows X by haste; the points stay."""
+    rows, still = (part.bent(X), part.bending(X)), np.zeros_like(points.places)
+    slopes = curve_moved(form.common, part.common_lengths, rows, (points.places, still))
+    return np.array([_whitened(points.root, slope) for slope in slopes])
+
+
 def feature_values(form: CommonForm, full: Floats, points: Points, X: Floats) -> Floats:
     """The features alone."""
-    value, _ = curve(form.common, parameters(form, full).common_lengths, X, points.places)
+    part = parameters(form, full)
+    value, _ = curve(form.common, part.common_lengths, part.bent(X), points.places)
     return np.concatenate([_whitened(points.root, value), mean_columns(form, X)], axis=-1)
 
 
@@ -73,9 +86,9 @@ def not_carried(form: CommonForm, full: Floats, points: Points, A: Floats, B: Fl
     if form.common == SPLINE:
         beyond = [_beyond(points.places[:, 0], rows[:, 0]) for rows in (A, B)]
         return integrated_walk(*beyond)
-    M = len(points.places)
+    part, M = parameters(form, full), len(points.places)
     carried = [feature_values(form, full, points, rows)[:, :M] for rows in (A, B)]
-    whole = curve(form.common, parameters(form, full).common_lengths, A, B)[0]
+    whole = curve(form.common, part.common_lengths, part.bent(A), part.bent(B))[0]
     rest: Floats = whole - carried[0] @ carried[1].T
     return rest
 

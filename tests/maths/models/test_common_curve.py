@@ -13,7 +13,7 @@ from fedkin.models.common_curve import (
     weights,
 )
 from fedkin.models.common_dense import Rows, dense_posterior, dense_value
-from fedkin.models.common_form import ABSENT, SPLINE, CommonForm, start_of
+from fedkin.models.common_form import ABSENT, SPLINE, CommonForm, parameters, start_of
 from fedkin.models.common_posterior import common_posterior, site_joint, site_posterior
 from fedkin.models.common_sums import Sums, pack, sums, together, travelling, wholes
 from fedkin.models.inducing import features, grid, points_at
@@ -25,7 +25,9 @@ FORMS = [
     CommonForm(1, common=1.5, own=1.5, mean="linear", vague=2.0),
     CommonForm(2, common=RBF, own=2.5),
     CommonForm(2, common=1.5, own=RBF, mean="linear", vague=1.0),
-    CommonForm(1, common=2.5, own=1.5, mean="linear", vague=2.0, edges=(-1.1, 0.6)),
+    CommonForm(1, common=2.5, own=1.5, mean="linear", vague=2.0, edges=((-1.1,), (0.6,))),
+    CommonForm(2, common=RBF, own=2.5, mean="linear", vague=1.0, edges=((-1.1, -2.0), (0.6, 2.0))),
+    CommonForm(2, common=1.5, own=RBF, edges=((-2.0,) * 2, (2.0,) * 2)),
     CommonForm(1, common=SPLINE, own=2.5, mean="linear", vague=2.0),
 ]
 
@@ -75,7 +77,7 @@ def differences(f, full, step=1e-3):
 
 def test_the_covariance_is_the_one_on_the_page():
     """Two rows of one site and one of another, written out; growth ends at the edge."""
-    form = CommonForm(1, edges=(-1.0, 0.7))
+    form = CommonForm(1, edges=((-1.0,), (0.7,)))
     full = np.log([0.5, 0.8, 0.3, 0.2, 0.4, 1.1, 1.0, 1.0, 0.1])
     full[-3:-1] = -0.3, 0.6
     rows = Rows(np.array([[0.2], [1.0], [1.0]]), np.array([1.0, -0.5, 0.3]), np.array([0, 0, 1]))
@@ -92,6 +94,34 @@ def test_the_covariance_is_the_one_on_the_page():
     fit = rows.y @ np.linalg.solve(K, rows.y)
     expected = 0.5 * (fit + np.log(np.linalg.det(K)) + 3 * np.log(2 * np.pi))
     assert dense_value(form, full, rows)[0] == pytest.approx(expected, rel=1e-12)
+
+
+def test_features_bend_between_their_edges_and_go_straight_on():
+    """Written out; edges stay, no haste is no bend, and pace does not jump at an edge."""
+    form = CommonForm(2, edges=((-1.0, -2.0), (1.0, 1.0)))
+    full = start_of(form, 1.0)
+    X = np.array([[-1.0, -2.0], [0.0, -0.5], [1.0, 1.0], [1.5, -3.0]])
+    np.testing.assert_array_equal(parameters(form, full).bent(X), X)
+    full[-3:-1] = 0.7, -1.2
+    part = parameters(form, full)
+
+    def at(x, low, high, haste):
+        return low + (high - low) * np.expm1(haste * (x - low)) / np.expm1(haste * (high - low))
+
+    expected = X.copy()
+    expected[1] = at(0.0, -1.0, 1.0, 0.7), at(-0.5, -2.0, 1.0, -1.2)
+    ends = np.array([2.0 * 0.7 * np.exp(1.4) / np.expm1(1.4), 3.0 * -1.2 / np.expm1(-3.6)])
+    expected[3] = 1.0 + 0.5 * ends[0], -2.0 - ends[1]
+    np.testing.assert_allclose(part.bent(X), expected, rtol=1e-12)
+    for haste in (1e-5, 0.7):
+        step = 1e-6
+        full[-3:-1] = haste, -haste
+        up, down = (
+            parameters(form, full + step * sign * np.isin(np.arange(13), (10, 11))).bent(X)
+            for sign in (1.0, -1.0)
+        )
+        slopes = parameters(form, full).bending(X)
+        np.testing.assert_allclose(slopes, (up - down) / (2 * step), atol=1e-8)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
@@ -116,7 +146,7 @@ def test_the_gradient_of_the_bound_equals_finite_differences(form):
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_points_on_all_rows_give_the_likelihood_and_its_gradient(form):
     federation, full = sites(form, on_grid=True), parameters_of(form)
-    places = np.unique(federation.X, axis=0)
+    places = parameters(form, full).bent(np.unique(federation.X, axis=0))
     value, gradient = bound(federation, form, full, places)
     exact, slopes = dense_value(form, full, rows_of(federation))
     assert value == pytest.approx(exact, abs=1e-6)
@@ -248,7 +278,8 @@ def test_the_order_of_clients_and_rows_is_irrelevant():
 def test_with_points_on_all_rows_predictions_are_the_dense_ones(form):
     federation, full = sites(form, on_grid=True), parameters_of(form)
     X = np.unique(federation.X, axis=0)[::3]
-    points = points_at(form, full, np.unique(federation.X, axis=0))
+    places = parameters(form, full).bent(np.unique(federation.X, axis=0))
+    points = points_at(form, full, places)
     known = weights(form, full, sums(pack(federation), len(federation), form, full, points))
     nobody = (np.zeros((0, form.n_features)), np.zeros(0))
     cases = [(-1, common_posterior(form, full, points, known, X))]
@@ -274,7 +305,7 @@ def test_far_from_all_points_the_prior_is_left():
     variance = sum(site_posterior(form, full, points, known, nobody, far)[1:])
     departures = level + slope * (40.0 - full[6]) ** 2 + own
     assert variance[0] == pytest.approx(common + np.exp(2.0 * full[7] * 40.0) * departures)
-    ended = form._replace(edges=(-2.0, 2.0))
+    ended = form._replace(edges=((-2.0,), (2.0,)))
     variance = sum(site_posterior(ended, full, points, known, nobody, far)[1:])
     assert variance[0] == pytest.approx(common + np.exp(2.0 * full[7] * 2.0) * departures)
 

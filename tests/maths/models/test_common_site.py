@@ -8,10 +8,12 @@ from fedkin.models.common_curve import weights
 from fedkin.models.common_dense import Rows, dense_posterior, dense_value
 from fedkin.models.common_form import start_of
 from fedkin.models.common_posterior import (
+    _departure,
     left_out,
     site_from_nearest,
     site_joint,
     site_posterior,
+    sites_posterior,
 )
 from fedkin.models.common_site import (
     CommonSiteCurve,
@@ -263,11 +265,13 @@ def of_two_columns(n, noise, seed=4):
     return shared, data.client(0)
 
 
-def test_a_site_of_many_rows_that_lie_further_off_than_they_should_is_wider():
-    shared, own = of_two_columns(40, noise=1.5)
+@pytest.mark.parametrize("n", [5, 40])
+def test_a_site_whose_rows_lie_further_off_than_they_should_is_wider(n):
+    """By their mean square with three rows more that lie as they should."""
+    shared, own = of_two_columns(n, noise=1.5)
     curve, member = CommonSiteCurve(shared, *own), shared.each()[0]
     mean, variance, _ = left_out(*member, own)
-    off = float(np.mean((own[1] - mean) ** 2 / variance))
+    off = (float(np.sum((own[1] - mean) ** 2 / variance)) + 3.0) / (n + 3.0)
     assert off > 2.0
     X = np.array([[0.1, -0.4], [1.0, 1.2]])
     expected, common, left = site_posterior(*member, own, X)
@@ -278,14 +282,47 @@ def test_a_site_of_many_rows_that_lie_further_off_than_they_should_is_wider():
     np.testing.assert_allclose(drawn.std(axis=1), std, rtol=0.05)
 
 
-@pytest.mark.parametrize(("n", "noise", "most"), [(40, 0.02, 500), (29, 1.5, 500), (40, 1.5, 39)])
-def test_rows_that_hold_few_rows_and_too_many_widen_nothing(n, noise, most):
+@pytest.mark.parametrize(("n", "noise", "most"), [(40, 0.02, 500), (0, 1.5, 500), (40, 1.5, 39)])
+def test_rows_that_hold_no_rows_and_too_many_widen_nothing(n, noise, most):
     shared, own = of_two_columns(n, noise)
     curve = CommonSiteCurve(shared, *own, max_points=most, large="subset")
     X = np.array([[0.1, -0.4], [1.0, 1.2]])
     member = shared.each()[0]
     _, common, left = site_posterior(*member, curve._own, X)
     np.testing.assert_allclose(curve.predict(X)[1] ** 2, common + left + member.noise(X))
+
+
+def exact_left(form, theta, rows, X):
+    """Variance of a departure given rows, in longer numbers than usual."""
+    K = _departure(form, theta, rows, rows).astype(np.longdouble)
+    cross, n = _departure(form, theta, rows, X).astype(np.longdouble), len(rows)
+    K[np.diag_indices(n)] += np.exp(np.longdouble(theta[-1]))
+    for k in range(n):
+        factor = K[k + 1 :, k] / K[k, k]
+        K[k + 1 :] -= np.outer(factor, K[k])
+        cross[k + 1 :] -= np.outer(factor, cross[k])
+    return np.diagonal(_departure(form, theta, X, X)) - (cross**2 / np.diagonal(K)[:, None]).sum(0)
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).eps > 1e-18, reason="no longer numbers than usual")
+def test_little_that_is_left_of_a_large_departure_is_not_rounding():
+    """A smooth own curve of variance 100 beside noise of 1e-8, as functions without noise have."""
+    shared, own = of_two_columns(30, noise=0.0)
+    form = form_of(KINDS[1], shared.places)
+    theta = start_of(form, 1.0)
+    theta[[5, 6, 7, -1]] = np.log([100.0, 15.0, 15.0, 1e-8])
+    X = np.random.default_rng(2).uniform(-1.2, 1.2, (40, 2))
+    points = points_at(form, theta, shared.places)
+    known = weights(form, theta, sums(pack(Federation.from_clients([own])), 1, form, theta, points))
+    found = site_posterior(form, theta, points, known, own, X)[2]
+    many = sites_posterior(
+        form, theta, points, known, (own[0][None], own[1][None]), X, np.zeros(len(X), dtype=int)
+    )[2]
+    joint = np.diagonal(site_joint(form, theta, points, known, own, X)[2])
+    exact = exact_left(form, theta, own[0], X).astype(float)
+    assert exact.min() > 0 and np.median(exact) < 1e-4
+    for left in (found, many, joint):
+        np.testing.assert_allclose(left, exact, rtol=1e-2)
 
 
 def test_many_sites_at_once_are_as_wide_as_each_by_itself():
