@@ -127,7 +127,7 @@ STUDIES = (
         promises=promised_errors,
         by=("h", "method"),
         measures=ERRORS,
-        full=Size(cells(h=(0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)), 30),
+        full=Size(cells(h=(0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)), 150),
         quick=Size(cells(h=(0.0, 2.0, 4.0)), 2),
         toy=Size(cells(h=(0.5,)), 1),
     ),

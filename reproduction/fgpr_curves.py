@@ -6,7 +6,8 @@ draw of BRANIN, CURRIN and Hartmann's function. The ends of curves of all tables
 Parkinsons were looked at when the common curve was settled, together with those of Theoph, Indometh
 and Dialyzer, at cuts of five to eight tenths; `fgpr_held_out.py` has tables that were not. When
 the parts' priors were settled (record 4.21) the splits that are judged here were in sight, too, but
-for those of ChickWeight, Parkinsons and turbofan; so were the draws of functions (4.22, 4.23).
+for those of ChickWeight, Parkinsons and turbofan; so were the draws of functions (4.22, 4.23 and
+4.28).
 """
 
 from __future__ import annotations
@@ -431,8 +432,8 @@ STUDIES = (
         protocol=(
             "The computer experiments of Examples 3 to 7, other draws; error at the highest "
             "fidelity in its standard deviations. Five draws, which were in sight when it was "
-            "settled how rows left out widen predictions and that columns bend (records 4.22 and "
-            "4.23, which have fresh ones)."
+            "settled how rows left out widen predictions, that columns bend and that sites have "
+            "scales of their own (records 4.22, 4.23 and 4.28, which have fresh ones)."
         ),
         one=fidelity,
         figure=partial(

@@ -843,8 +843,30 @@ MUTANTS = (
     Mutant(
         "sites foreseen together are not widened",
         "models/common_site.py",
-        "_short_alike(first, own) if first._judges else",
-        "_short_alike(first, own) if False else",
+        "short = np.ones(len(group)) if judged is None else judged.short",
+        "short = np.ones(len(group))",
+        ("tests/maths/models/test_common_site.py",),
+    ),
+    Mutant(
+        "a site's scale without its prior",
+        "models/own_scale.py",
+        "-0.5 * (told + (LOG_SCALES / SCALE_WIDTH) ** 2)",
+        "-0.5 * told",
+        ("tests/maths/models/test_common_site.py",),
+    ),
+    Mutant(
+        "the charge for what the points do not carry falls with a site's scale",
+        "models/own_scale.py",
+        "told + (LOG_SCALES / SCALE_WIDTH) ** 2",
+        'np.outer(np.einsum("mkl,ml->m", self.turned**2, self.rest), 1.0 / squares - 1.0)'
+        " + told + (LOG_SCALES / SCALE_WIDTH) ** 2",
+        ("tests/maths/models/test_common_site.py",),
+    ),
+    Mutant(
+        "another scale leaves the common curve where it was",
+        "models/common_site.py",
+        "mean, common = mean + moved, common + more\n            variance =",
+        "variance =",
         ("tests/maths/models/test_common_site.py",),
     ),
     Mutant(
@@ -871,8 +893,8 @@ MUTANTS = (
     Mutant(
         "samples as narrow as before",
         "models/common_site.py",
-        "cholesky(self._short * (common + left))",
-        "cholesky(common + left)",
+        "spread = judged.short[0] * spread",
+        "spread = 1.0 * spread",
         ("tests/maths/models/test_common_site.py",),
     ),
     Mutant(

@@ -23,12 +23,23 @@ from fedkin.models.common_form import SPLINE, CommonForm, curve, parameters
 from fedkin.models.common_sums import site_covariance
 from fedkin.models.gaussian_process import LOG_2PI, cholesky
 from fedkin.models.inducing import Points, feature_values, not_carried
+from fedkin.models.own_scale import LEAST_PRECISION, OwnRows
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
-# Precisions are kept above this share of those that a known common curve would leave.
-LEAST_PRECISION = 1e-12
+
+class SiteCurve(NamedTuple):
+    """A site's curve, no noise, at n rows: its mean (n,), and its variances in two parts.
+
+    `common` is what is not known of the common curve, `left` what the site's rows leave of its
+    departure; `there` (n, F) are the features that the weights multiply in it.
+    """
+
+    mean: Floats
+    common: Floats
+    left: Floats
+    there: Floats
 
 
 def common_posterior(
@@ -46,12 +57,11 @@ def site_posterior(
     known: Weights,
     own: tuple[Floats, Floats],
     X: Floats,
-) -> tuple[Floats, Floats, Floats]:
-    """Mean (n,) of a site's curve, no noise, at rows X, and its variance in two parts.
+) -> SiteCurve:
+    """A site's curve at rows X (n, d).
 
-    The first is what is not known of the common curve, the second what the site's rows leave of its
-    departure. `own` are the site's rows and targets, which must be among those that the weights
-    know (`common_curve.updated`).
+    `own` are the site's rows and targets, which must be among those that the weights know
+    (`common_curve.updated`).
     """
     rows, y = own
     phi, prior = _scaled(form, full, points, X), _departure_variance(form, full, X)
@@ -61,7 +71,7 @@ def site_posterior(
     there = phi - pull @ _scaled(form, full, points, rows)
     left = prior - np.square(explained).sum(axis=1)
     common = _carried(there, known) + _not_carried(form, full, points, phi, X)
-    return there @ known.mean + pull @ y, common, left
+    return SiteCurve(there @ known.mean + pull @ y, common, left, there)
 
 
 def site_joint(
@@ -71,7 +81,7 @@ def site_joint(
     known: Weights,
     own: tuple[Floats, Floats],
     X: Floats,
-) -> tuple[Floats, Floats, Floats]:
+) -> SiteCurve:
     """As `site_posterior`, with covariances (n, n) of the curve at all rows X."""
     rows, y = own
     phi, whitening = _scaled(form, full, points, X), _whitening(form, full, rows[None])[0]
@@ -80,7 +90,8 @@ def site_joint(
     there = phi - pull @ _scaled(form, full, points, rows)
     rest = np.exp(full[0]) * not_carried(form, full, points, X, X)
     left = _departure(form, full, X, X) - explained @ explained.T
-    return there @ known.mean + pull @ y, there @ known.covariance @ there.T + rest, left
+    common = there @ known.covariance @ there.T + rest
+    return SiteCurve(there @ known.mean + pull @ y, common, left, there)
 
 
 def site_from_nearest(
@@ -90,7 +101,7 @@ def site_from_nearest(
     known: Weights,
     near: tuple[Floats, Floats],
     X: Floats,
-) -> tuple[Floats, Floats, Floats]:
+) -> SiteCurve:
     """As `site_posterior`, every row X (n, d) from rows (n, k, d) and targets (n, k) of its own."""
     return sites_posterior(form, full, points, known, near, X, np.arange(len(X)))
 
@@ -103,7 +114,7 @@ def sites_posterior(
     own: tuple[Floats, Floats],
     X: Floats,
     owner: Indices,
-) -> tuple[Floats, Floats, Floats]:
+) -> SiteCurve:
     """As `site_posterior`, at once of m sites with k rows each.
 
     `own` are the sites' rows (m, k, d) and targets (m, k); `owner` (n,) says whose each of the rows
@@ -123,7 +134,29 @@ def sites_posterior(
     there = phi - np.einsum("nk,nkf->nf", pull, features[owner])
     left = _departure_variance(form, full, X) - np.square(explained).sum(axis=1)
     common = _carried(there, known) + _not_carried(form, full, points, phi, X)
-    return there @ known.mean + np.einsum("nk,nk->n", pull, y[owner]), common, left
+    mean = there @ known.mean + np.einsum("nk,nk->n", pull, y[owner])
+    return SiteCurve(mean, common, left, there)
+
+
+def own_rows(
+    form: CommonForm, full: Floats, points: Points, known: Weights, own: tuple[Floats, Floats]
+) -> OwnRows:
+    """What targets (m, k) of rows (m, k, d) of m sites say of the sites' scales."""
+    rows, y = own
+    phi, whitening = _of_sites(form, full, points, rows), _whitening(form, full, rows)
+    seen = whitening @ phi
+    inside = seen @ known.covariance @ seen.swapaxes(1, 2)
+    share, turn = np.linalg.eigh(0.5 * (inside + inside.swapaxes(1, 2)))
+    off = np.einsum("mkl,ml->mk", whitening, y - phi @ known.mean)
+    flat, d = phi.reshape(-1, phi.shape[-1]), rows.shape[-1]
+    rest = _not_carried(form, full, points, flat, rows.reshape(-1, d)).reshape(y.shape)
+    return OwnRows(
+        np.clip(share, 0.0, 1.0),
+        np.einsum("mkl,mk->ml", turn, off),
+        turn.swapaxes(1, 2) @ whitening,
+        known.covariance @ seen.swapaxes(1, 2) @ turn,
+        rest,
+    )
 
 
 class LeftOutRows(NamedTuple):

@@ -1,11 +1,12 @@
 """A site's curve around the common one given its rows: prediction, samples, predictive density.
 
 A `CommonSiteCurve` holds the site's rows and must stay where they are; what it has of others are
-the weights of the common curve. Parameters come as a cloud with weights, and along a line a site's
-departures may have swollen where it has no rows (`own_spread.py`), so predictions are mixtures of
-normal distributions. In several dimensions a site whose rows, each left out, lie further off than
-they should widens what it predicts. A site of more than `max_points` rows is
-predicted from the rows nearest to each point, or from a random subset.
+the weights of the common curve. Parameters come as a cloud with weights; along a line a site's
+departures may have swollen where it has no rows (`own_spread.py`), in several dimensions they have
+a scale of their own (`own_scale.py`): predictions are mixtures of normal distributions. In several
+dimensions a site whose rows, each left out, still lie further off than they should widens what it
+predicts. A site of more than `max_points` rows is predicted from the rows nearest to each point, or
+from a random subset.
 """
 
 from __future__ import annotations
@@ -26,16 +27,17 @@ from fedkin.models.common_curve import Weights, updated
 from fedkin.models.common_form import CommonForm, parameters
 from fedkin.models.common_posterior import (
     left_out,
+    own_rows,
     site_from_nearest,
     site_joint,
     site_posterior,
-    sites_left_out,
     sites_posterior,
 )
 from fedkin.models.common_sums import pack, sums
 from fedkin.models.gaussian_process import LOG_2PI, cholesky
 from fedkin.models.gp_posterior import NEIGHBOURS, POINT_BLOCK
 from fedkin.models.inducing import Points, points_at
+from fedkin.models.own_scale import OwnRows, own_scales
 from fedkin.models.own_spread import SHARES, swollen
 from fedkin.threads import one_thread
 
@@ -48,6 +50,8 @@ LEAST_VARIANCE = 1e-9
 # Sites of up to so many rows are predicted many at once, so many rows at a time.
 SMALL_SITE = 32
 ROWS_AT_ONCE = 512
+# Numbers that are kept of the rows of so many sites at once (128 MB).
+MOST_KEPT = 1 << 24
 # A site says how much too narrow it is predicted as if so many rows more lay as they should.
 ROWS_AS_EXPECTED = 3.0
 
@@ -182,9 +186,30 @@ def _of_targets(
 
 
 def _together(means: Floats, variances: Floats) -> tuple[Floats, Floats]:
-    """Means (S, n) and variances (S, W, n) one below the other, (W S, n)."""
-    _, width, n = variances.shape
-    return np.tile(means, (width, 1)), variances.swapaxes(0, 1).reshape(-1, n)
+    """Means and variances (S, W, n) one below the other, (W S, n)."""
+    n = variances.shape[-1]
+    means, variances = (part.swapaxes(0, 1).reshape(-1, n) for part in (means, variances))
+    return means, variances
+
+
+class Judged(NamedTuple):
+    """What the rows of m sites say under every member of a cloud, the squared scales (S, W, m) that
+    follow, and by what variances are still too small, (m,)."""
+
+    told: list[OwnRows]
+    squares: Floats
+    short: Floats
+
+
+def _judge(members: list[Member], weights: Floats, own: tuple[Floats, Floats]) -> Judged:
+    """From rows (m, k, d) and targets (m, k) of m sites; `weights` (W S,) are of the moments."""
+    told = [own_rows(*member, own) for member in members]
+    squares, (m, k) = own_scales(told), own[1].shape
+    pairs = [rows.left_out(own[1], scales) for rows, scales in zip(told, squares)]
+    moments = (np.reshape(part, (len(told), -1, m * k)) for part in zip(*pairs))
+    centre, spread = mixed(*_together(*moments), weights)
+    off: Floats = (own[1].ravel() - centre) ** 2 / spread
+    return Judged(told, squares, too_small(off.reshape(m, k)))
 
 
 @dataclass(frozen=True)
@@ -220,7 +245,7 @@ class CommonSiteCurve:
     @cached_property
     def _weights(self) -> Floats:
         """Of the moments."""
-        shares = SHARES if self.X.shape[1] == 1 else np.ones(1)
+        shares = SHARES if self.X.shape[1] == 1 or self._judges else np.ones(1)
         return np.outer(shares, self.shared.weights).ravel()
 
     def _wider(self, rows: Floats) -> Floats:
@@ -234,7 +259,7 @@ class CommonSiteCurve:
 
     @property
     def _judges(self) -> bool:
-        """Whether the site's rows say how much too narrow it is predicted.
+        """Whether the site's rows say how far it departs and how narrow it is predicted.
 
         Along a line spreads away from rows are wider already. The rows must be those that the
         common curve knows, which of a site of too many they are not.
@@ -242,17 +267,18 @@ class CommonSiteCurve:
         n, d = self.X.shape
         return d > 1 and 0 < n <= self.max_points
 
-    @cached_property
-    def _short(self) -> float:
-        """By what all variances are too small, or 1."""
+    def _judged(self) -> Judged | None:
+        """What they say, if they do; too much to keep of many sites."""
         if not self._judges:
-            return 1.0
-        return float(too_small(left_out_of(self.shared, self._each, self.X, self.y).off))
+            return None
+        rows, y = self._own
+        return _judge(self._each, self._weights, (rows[None], y[None]))
 
     def moments(self, X: Floats) -> tuple[Floats, Floats]:
         """Means and variances of new targets under every member of the cloud, (W S, n).
 
-        Along a line all members come three times, and first with departures that swell as all do.
+        All members come three times: along a line with departures that first swell as all do, in
+        several dimensions with three scales if the site has rows.
         """
         asked = _key(X)
         if asked not in self._kept:
@@ -264,15 +290,21 @@ class CommonSiteCurve:
     def _moments(self, X: Floats) -> tuple[Floats, Floats]:
         rows, (location, scale) = self.shared.units.rows(X), self.shared.units.target
         by_nearest = len(self.X) > self.max_points and self.large == "neighbours"
-        wider, found = self._wider(rows), []
-        for member in self._each:
+        wider, judged, found = self._wider(rows), self._judged(), []
+        for s, member in enumerate(self._each):
             if by_nearest:
                 mean, common, left = self._by_nearest(member, rows)
             else:
-                mean, common, left = site_posterior(*member, self._own, rows)
-            found.append((mean, _of_targets(member, rows, common, left, wider)))
+                mean, common, left, there = site_posterior(*member, self._own, rows)
+            if judged is not None:
+                wider = judged.squares[s]
+                moved, more = judged.told[s].moved(there, wider)
+                mean, common = mean + moved, common + more
+            variance = _of_targets(member, rows, common, left, wider)
+            found.append((np.broadcast_to(mean, variance.shape), variance))
         mean, variance = map(np.array, zip(*found))
-        return _together(location + scale * mean, self._short * scale**2 * variance)
+        short = 1.0 if judged is None else judged.short[0]
+        return _together(location + scale * mean, short * scale**2 * variance)
 
     def predict(self, X: Floats) -> tuple[Floats, Floats]:
         """Mean and standard deviation of new targets."""
@@ -290,14 +322,21 @@ class CommonSiteCurve:
         """Joint samples of the curve with noise, (n, n_samples)."""
         counts = rng.multinomial(n_samples, self._weights)
         rows, (location, scale) = self.shared.units.rows(X), self.shared.units.target
-        wider, drawn = np.sqrt(self._wider(rows)), []
-        each = [(member, factor) for factor in wider for member in self._each]
-        for (member, factor), count in zip(each, counts):
-            if count:
-                mean, common, left = site_joint(*member, self._own, rows)
-                left = np.outer(factor, factor) * (left + np.diag(member.noise(rows)))
-                root, _ = cholesky(self._short * (common + left))
-                drawn.append(mean[:, None] + root @ rng.normal(size=(len(X), count)))
+        wider, judged, drawn = self._wider(rows), self._judged(), []
+        for number in np.flatnonzero(counts):
+            which, s = divmod(int(number), len(self._each))
+            member, draws = self._each[s], rng.normal(size=(len(X), counts[number]))
+            mean, common, left, there = site_joint(*member, self._own, rows)
+            left = left + np.diag(member.noise(rows))
+            if judged is None:
+                factor = np.sqrt(wider[which])
+                spread = common + np.outer(factor, factor) * left
+            else:
+                square = judged.squares[s, which]
+                mean = mean + judged.told[s].moved(there, square[None])[0][0]
+                spread = common + judged.told[s].covariance(there, square) + square * left
+                spread = judged.short[0] * spread
+            drawn.append(mean[:, None] + cholesky(spread)[0] @ draws)
         return np.asarray(location + scale * np.concatenate(drawn, axis=1))
 
     def _by_nearest(self, member: Member, rows: Floats) -> Floats:
@@ -311,7 +350,7 @@ class CommonSiteCurve:
         for begin in range(0, len(rows), POINT_BLOCK):
             block = slice(begin, begin + POINT_BLOCK)
             nearest = own[0][near[block]], own[1][near[block]]
-            found[:, block] = site_from_nearest(*member, nearest, rows[block])
+            found[:, block] = site_from_nearest(*member, nearest, rows[block])[:3]
         return found
 
 
@@ -329,8 +368,17 @@ def foresee(asked: Sequence[tuple[CommonSiteCurve, Floats]]) -> None:
             alike.setdefault((id(curve.members), len(curve.X)), []).append((curve, X))
     with one_thread():
         for group in alike.values():
-            if len(group) > 1:
-                _foresee_alike(group)
+            at_once = _sites_at_once(group[0][0])
+            for begin in range(0, len(group) if len(group) > 1 else 0, at_once):
+                _foresee_alike(group[begin : begin + at_once])
+
+
+def _sites_at_once(first: CommonSiteCurve) -> int:
+    """How many sites like this one are predicted at once."""
+    if not first._judges:
+        return len(first._each) * MOST_KEPT
+    k, width = len(first.X), first.shared.mean.shape[1]
+    return max(1, MOST_KEPT // (len(first._each) * k * (k + width)))
 
 
 def _foresee_alike(group: list[tuple[CommonSiteCurve, Floats]]) -> None:
@@ -339,35 +387,30 @@ def _foresee_alike(group: list[tuple[CommonSiteCurve, Floats]]) -> None:
     sizes = [len(X) for _, X in group]
     owner = np.repeat(np.arange(len(group)), sizes)
     units, asked = first.shared.units, np.concatenate([X for _, X in group])
-    own = tuple(np.stack([curve._own[k] for curve in curves]) for k in (0, 1))
+    own = np.stack([c._own[0] for c in curves]), np.stack([c._own[1] for c in curves])
     rows, (location, scale) = units.rows(asked), units.target
+    judged = _judge(first._each, first._weights, own) if first._judges else None
     wider = np.concatenate([curve._wider(units.rows(X)) for curve, X in group], axis=1)
-    short = _short_alike(first, own) if first._judges else np.ones(len(group))
-    means = np.empty((len(first._each), len(rows)))
-    variances = np.empty((len(first._each), *wider.shape))
+    width = len(wider) if judged is None else len(SHARES)
+    means, variances = (np.empty((len(first._each), width, len(rows))) for _ in range(2))
     for begin in range(0, len(rows), ROWS_AT_ONCE):
         block = slice(begin, begin + ROWS_AT_ONCE)
         sites, place = np.unique(owner[block], return_inverse=True)
         here = own[0][sites], own[1][sites]
         for s, member in enumerate(first._each):
-            mean, common, left = sites_posterior(*member, here, rows[block], place)
-            means[s, block] = location + scale * mean
-            variance = _of_targets(member, rows[block], common, left, wider[:, block])
+            mean, common, left, there = sites_posterior(*member, here, rows[block], place)
+            factor = wider[:, block]
+            if judged is not None:
+                squares = judged.squares[s]
+                factor = squares[:, owner[block]]
+                moved, more = judged.told[s].moved(there, squares, owner[block])
+                mean, common = mean + moved, common + more
+            means[s, :, block] = location + scale * mean
+            variance = _of_targets(member, rows[block], common, left, factor)
             variances[s, :, block] = scale**2 * variance
     mean, variance = _together(means, variances)
+    short = np.ones(len(group)) if judged is None else judged.short
     for (curve, X), end, size, more in zip(group, np.cumsum(sizes), sizes, short):
         curve._kept.clear()
         part = slice(end - size, end)
         curve._kept[_key(X)] = mean[:, part], more * variance[:, part]
-
-
-def _short_alike(first: CommonSiteCurve, own: tuple[Floats, ...]) -> Floats:
-    """By what all variances are too small, (m,), at sites with rows (m, k, d), targets (m, k)."""
-    rows, y = own
-    found = [sites_left_out(*member, (rows, y)) for member in first._each]
-    mean, variance = (np.array([part[k] for part in found]) for k in (0, 1))
-    centre, spread = mixed(
-        mean.reshape(len(mean), -1), variance.reshape(len(mean), -1), first.shared.weights
-    )
-    off: Floats = (y.ravel() - centre) ** 2 / spread
-    return too_small(off.reshape(y.shape))

@@ -4,12 +4,16 @@ import numpy as np
 import pytest
 
 from fedkin.federation import Federation
+from fedkin.models import common_site
 from fedkin.models.common_curve import weights
 from fedkin.models.common_dense import Rows, dense_posterior, dense_value
 from fedkin.models.common_form import start_of
 from fedkin.models.common_posterior import (
     _departure,
+    _not_carried,
+    _scaled,
     left_out,
+    own_rows,
     site_from_nearest,
     site_joint,
     site_posterior,
@@ -25,6 +29,7 @@ from fedkin.models.common_site import (
 )
 from fedkin.models.common_sums import pack, sums
 from fedkin.models.inducing import grid, points_at
+from fedkin.models.own_scale import LOG_SCALES, SCALE_WIDTH, own_scales
 from fedkin.models.own_spread import SHARES, swollen
 
 KINDS = np.array([[0.0, 0.0, 1.0], [0.0, 2.5, 0.0], [0.0, 1.5, 1.0]])
@@ -82,8 +87,8 @@ def test_the_joint_covariance_has_the_variances_on_its_diagonal_and_is_the_dense
     form, theta, points, known, data = problem(KINDS[2])
     X = np.linspace(-1.5, 1.5, 13)[::3, None]
     own = data.client(0)
-    mean, *parts = site_posterior(form, theta, points, known, own, X)
-    joint_mean, *joints = site_joint(form, theta, points, known, own, X)
+    mean, *parts = site_posterior(form, theta, points, known, own, X)[:3]
+    joint_mean, *joints = site_joint(form, theta, points, known, own, X)[:3]
     np.testing.assert_allclose(joint_mean, mean, atol=1e-12)
     for joint, variance in zip(joints, parts):
         np.testing.assert_allclose(np.diagonal(joint), variance, atol=1e-9)
@@ -152,7 +157,7 @@ def test_away_from_its_rows_a_site_may_have_swollen_and_its_mean_stays():
     X, places = np.array([[4.0], [12.0]]), shared.units.rows(data.client(0)[0])[:, 0]
     rows, own = shared.units.rows(X), (places[:, None], shared.units.targets(data.client(0)[1]))
     member = shared.each()[0]
-    mean, common, left = site_posterior(*member, own, rows)
+    mean, common, left, _ = site_posterior(*member, own, rows)
     factors = swollen(places, rows[:, 0])
     means, variances = CommonSiteCurve(shared, *data.client(0)).moments(X)
     np.testing.assert_allclose(means, np.tile(100.0 + 10.0 * mean, (3, 1)))
@@ -248,7 +253,13 @@ def test_many_small_sites_at_once_are_predicted_as_one_after_another():
     np.testing.assert_array_equal(together[1].moments(elsewhere)[0], alone[1].moments(elsewhere)[0])
 
 
-def of_two_columns(n, noise, seed=4):
+def of_two_columns(n, noise):
+    """The common curve of two sites on a plane, and the first of them."""
+    shared, data = two_sites(n, noise)
+    return shared, data.client(0)
+
+
+def two_sites(n, noise, seed=4):
     """Two sites on a plane with a common curve, the first with n rows and so much noise."""
     rng = np.random.default_rng(seed)
     parts = []
@@ -262,34 +273,140 @@ def of_two_columns(n, noise, seed=4):
     told = sums(pack(data), len(data), form, theta, points_at(form, theta, places))
     known = weights(form, theta, told)
     shared = Shared(units, places, KINDS[:1], theta[None], np.ones(1), *(x[None] for x in known))
-    return shared, data.client(0)
+    return shared, data
+
+
+class BruteForce:
+    """Covariances of all rows, with departures and noise of the first site times a square."""
+
+    def __init__(self, shared, data, square):
+        self.member, self.data, self.square = shared.each()[0], data, square
+        form, theta, points, _ = self.member
+        self.phi = _scaled(form, theta, points, data.X)
+        self.K = self.phi @ self.phi.T
+        for k in range(len(data)):
+            rows = data.owner == k
+            X = data.X[rows]
+            S = _departure(form, theta, X, X) + np.diag(self.member.noise(X))
+            self.K[np.ix_(rows, rows)] += S * (square if k == 0 else 1.0)
+            if k == 0:
+                self.rest = _not_carried(form, theta, points, self.phi[rows], X)
+
+    def log_evidence(self):
+        """Of what the points carry, up to a constant."""
+        y = self.data.y
+        return -0.5 * float(y @ np.linalg.solve(self.K, y) + np.linalg.slogdet(self.K)[1])
+
+    def at(self, X):
+        """Mean and variance of the first site's curve, no noise."""
+        form, theta, points, _ = self.member
+        phi, first = _scaled(form, theta, points, X), self.data.owner == 0
+        cross = phi @ self.phi.T
+        cross[:, first] += self.square * _departure(form, theta, X, self.data.X[first])
+        own = np.diagonal(_departure(form, theta, X, X)) * self.square
+        prior = (phi**2).sum(axis=1) + _not_carried(form, theta, points, phi, X) + own
+        told = np.linalg.solve(self.K, np.column_stack([self.data.y, cross.T]))
+        return cross @ told[:, 0], prior - np.einsum("nk,kn->n", cross, told[:, 1:])
+
+    def left_out(self):
+        """Mean and variance of the first site's targets, each left out."""
+        inverse, y = np.linalg.inv(self.K), self.data.y
+        first, variance = self.data.owner == 0, 1.0 / np.diagonal(inverse)
+        return (y - variance * (inverse @ y))[first], variance[first] + self.rest
+
+
+PLANE = np.array([[0.1, -0.4], [1.0, 1.2], [-1.4, 0.3]])
+
+
+@pytest.mark.parametrize("square", [0.04, 1.0, 9.0])
+@pytest.mark.parametrize("n", [1, 5, 40])
+def test_a_scale_of_its_own_is_as_if_all_rows_were_fitted_with_it(n, square):
+    shared, data = two_sites(n, noise=0.8)
+    member, own = shared.each()[0], data.client(0)
+    exact, told = BruteForce(shared, data, square), own_rows(*member, (own[0][None], own[1][None]))
+    mean, common, left, there = site_posterior(*member, own, PLANE)
+    squares = np.array([[square]])
+    moved, more = told.moved(there, squares)
+    found = mean + moved[0], common + more[0] + square * left
+    for ours, theirs in zip(found, exact.at(PLANE)):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-7, atol=1e-9)
+    for ours, theirs in zip(told.left_out(own[1][None], squares), exact.left_out()):
+        np.testing.assert_allclose(ours[0, 0], theirs, rtol=1e-7, atol=1e-9)
+    added = told.covariance(there, squares[0])
+    np.testing.assert_allclose(np.diagonal(added), more[0], rtol=1e-9, atol=1e-12)
+
+
+def test_the_evidence_of_a_scale_is_that_of_all_rows_with_it():
+    shared, data = two_sites(7, noise=0.8)
+    own = data.client(0)
+    found = own_rows(*shared.each()[0], (own[0][None], own[1][None])).evidence()[0]
+    assert found.shape == LOG_SCALES.shape
+    found = found + 0.5 * (LOG_SCALES / SCALE_WIDTH) ** 2
+    one = BruteForce(shared, data, 1.0).log_evidence()
+    for k in range(0, len(LOG_SCALES), 20):
+        exact = BruteForce(shared, data, np.exp(2 * LOG_SCALES[k])).log_evidence() - one
+        np.testing.assert_allclose(found[k], exact, rtol=1e-7, atol=1e-7)
+
+
+def integrated(shared, data, X):
+    """Mean and variance of the first site's targets over all scales, by brute force."""
+    logs = np.linspace(-2.5, 2.5, 101)
+    each = [BruteForce(shared, data, float(np.exp(2 * log))) for log in logs]
+    score = np.array([one.log_evidence() for one in each]) - 0.5 * (logs / SCALE_WIDTH) ** 2
+    share = np.exp(score - score.max()) / np.exp(score - score.max()).sum()
+    mean, variance = (np.array(part) for part in zip(*(one.at(X) for one in each)))
+    variance = variance + np.exp(2 * logs)[:, None] * shared.each()[0].noise(X)
+    centre = share @ mean
+    return centre, share @ (variance + (mean - centre) ** 2)
+
+
+@pytest.mark.parametrize("n", [2, 8, 40])
+@pytest.mark.parametrize("noise", [0.1, 0.8])
+def test_three_scales_stand_for_all(n, noise):
+    shared, data = two_sites(n, noise)
+    curve = CommonSiteCurve(shared, *data.client(0))
+    centre, variance = integrated(shared, data, PLANE)
+    found, std = curve.predict(PLANE)
+    np.testing.assert_allclose(found, centre, atol=0.03 * np.sqrt(variance.max()))
+    np.testing.assert_allclose(std**2, curve._judged().short[0] * variance, rtol=0.05)
+    assert curve._weights.sum() == pytest.approx(1.0)
+    drawn = curve.sample(PLANE, 20_000, np.random.default_rng(0))
+    np.testing.assert_allclose(drawn.mean(axis=1), found, atol=0.05 * std.max())
+    np.testing.assert_allclose(drawn.std(axis=1), std, rtol=0.06)
 
 
 @pytest.mark.parametrize("n", [5, 40])
 def test_a_site_whose_rows_lie_further_off_than_they_should_is_wider(n):
     """By their mean square with three rows more that lie as they should."""
-    shared, own = of_two_columns(n, noise=1.5)
+    shared, own = of_two_columns(n, noise=3.0)
+    curve = CommonSiteCurve(shared, *own)
+    told = own_rows(*shared.each()[0], (own[0][None], own[1][None]))
+    mean, variance = (part[:, 0] for part in told.left_out(own[1][None], own_scales([told])[0]))
+    centre = SHARES @ mean
+    spread = SHARES @ (variance + (mean - centre) ** 2)
+    off = (float(np.sum((own[1] - centre) ** 2 / spread)) + 3.0) / (n + 3.0)
+    assert off > 1.02
+    np.testing.assert_allclose(curve._judged().short[0], off, rtol=1e-9)
+    _, common, left, _ = site_posterior(*shared.each()[0], own, PLANE)
+    noise = shared.each()[0].noise(PLANE)
+    assert (curve.predict(PLANE)[1] ** 2 > 3.0 * (common + left + noise)).all()
+
+
+def test_a_site_closer_to_the_common_curve_than_others_is_narrower():
+    shared, own = of_two_columns(40, noise=0.02)
     curve, member = CommonSiteCurve(shared, *own), shared.each()[0]
-    mean, variance, _ = left_out(*member, own)
-    off = (float(np.sum((own[1] - mean) ** 2 / variance)) + 3.0) / (n + 3.0)
-    assert off > 2.0
-    X = np.array([[0.1, -0.4], [1.0, 1.2]])
-    expected, common, left = site_posterior(*member, own, X)
-    found, std = curve.predict(X)
-    np.testing.assert_allclose(found, expected)
-    np.testing.assert_allclose(std**2, off * (common + left + member.noise(X)), rtol=1e-9)
-    drawn = curve.sample(X, 20_000, np.random.default_rng(0))
-    np.testing.assert_allclose(drawn.std(axis=1), std, rtol=0.05)
+    _, common, left, _ = site_posterior(*member, own, PLANE)
+    assert curve._judged().short[0] == 1.0
+    assert (curve.predict(PLANE)[1] ** 2 < 0.5 * (common + left + member.noise(PLANE))).all()
 
 
-@pytest.mark.parametrize(("n", "noise", "most"), [(40, 0.02, 500), (0, 1.5, 500), (40, 1.5, 39)])
-def test_rows_that_hold_no_rows_and_too_many_widen_nothing(n, noise, most):
-    shared, own = of_two_columns(n, noise)
+@pytest.mark.parametrize(("n", "most"), [(0, 500), (40, 39)])
+def test_no_rows_and_too_many_say_nothing_of_a_scale(n, most):
+    shared, own = of_two_columns(n, noise=1.5)
     curve = CommonSiteCurve(shared, *own, max_points=most, large="subset")
-    X = np.array([[0.1, -0.4], [1.0, 1.2]])
     member = shared.each()[0]
-    _, common, left = site_posterior(*member, curve._own, X)
-    np.testing.assert_allclose(curve.predict(X)[1] ** 2, common + left + member.noise(X))
+    _, common, left, _ = site_posterior(*member, curve._own, PLANE)
+    np.testing.assert_allclose(curve.predict(PLANE)[1] ** 2, common + left + member.noise(PLANE))
 
 
 def exact_left(form, theta, rows, X):
@@ -325,14 +442,20 @@ def test_little_that_is_left_of_a_large_departure_is_not_rounding():
         np.testing.assert_allclose(left, exact, rtol=1e-2)
 
 
-def test_many_sites_at_once_are_as_wide_as_each_by_itself():
-    shared, own = of_two_columns(30, noise=1.5)
-    X = np.array([[0.1, -0.4], [1.0, 1.2]])
-    alone, members = CommonSiteCurve(shared, *own).moments(X), shared.each()
-    assert CommonSiteCurve(shared, *own)._short > 2.0
-    two = [CommonSiteCurve(shared, *own, members=members) for _ in range(2)]
-    foresee([(curve, X) for curve in two])
-    for curve in two:
+@pytest.mark.parametrize("at_once", [1 << 24, 1])
+def test_many_sites_at_once_are_as_wide_as_each_by_itself(at_once, monkeypatch):
+    monkeypatch.setattr(common_site, "MOST_KEPT", at_once)
+    shared, own = of_two_columns(30, noise=3.0)
+    members, y = shared.each(), np.zeros(len(PLANE))
+    quiet = own[0], 0.1 * own[1]
+    two = [CommonSiteCurve(shared, *one, members=members) for one in (own, quiet)]
+    foresee([(curve, PLANE) for curve in two])
+    assert CommonSiteCurve(shared, *own)._judged().short[0] > 1.02
+    for curve, rows in zip(two, (own, quiet)):
+        alone = CommonSiteCurve(shared, *rows)
         assert curve._kept, "foreseen"
-        for a, b in zip(curve.moments(X), alone):
+        for a, b in zip(curve.moments(PLANE), alone.moments(PLANE)):
             np.testing.assert_allclose(a, b, rtol=1e-9)
+        np.testing.assert_allclose(curve.log_density(PLANE, y), alone.log_density(PLANE, y))
+        elsewhere = PLANE[:1] + 0.1
+        np.testing.assert_allclose(curve.predict(elsewhere), alone.predict(elsewhere), rtol=1e-9)
