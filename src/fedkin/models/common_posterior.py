@@ -159,50 +159,27 @@ def own_rows(
     )
 
 
-class LeftOutRows(NamedTuple):
-    """Targets of m sites with k rows each given all other rows of everybody: mean and variance.
-
-    `surprise` (m, k) and `block` (m, k, k) of the inverse covariance of all targets give both.
-    """
-
-    mean: Floats
-    variance: Floats
-    surprise: Floats
-    block: Floats
-
-
-def sites_left_out(
+def left_out(
     form: CommonForm, full: Floats, points: Points, known: Weights, own: tuple[Floats, Floats]
-) -> LeftOutRows:
-    """Each of the targets (m, k) of rows (m, k, d) left out; the weights know all of them.
+) -> tuple[Floats, Floats, float]:
+    """Mean and variance (n,) of one site's targets, each left out, and the log density of all of
+    them together given the other sites' rows, as for a new site; the weights know all of them.
 
     With P the site's block of the inverse covariance of all targets and a = inv(S) (y - Phi D w),
     mean and variance are y - a / diag(P) and 1 / diag(P).
     """
     rows, y = own
-    phi = _of_sites(form, full, points, rows)
-    inverse = _inverse(form, full, rows)
-    through = inverse @ phi
-    surprise = np.einsum("mkl,ml->mk", inverse, y - phi @ known.mean)
-    block = inverse - through @ known.covariance @ through.swapaxes(1, 2)
-    least = LEAST_PRECISION * np.diagonal(inverse, axis1=1, axis2=2)
-    precision = np.maximum(np.diagonal(block, axis1=1, axis2=2), least)
-    flat, d = phi.reshape(-1, phi.shape[-1]), rows.shape[-1]
-    rest = _not_carried(form, full, points, flat, rows.reshape(-1, d)).reshape(y.shape)
-    return LeftOutRows(y - surprise / precision, 1.0 / precision + rest, surprise, block)
-
-
-def left_out(
-    form: CommonForm, full: Floats, points: Points, known: Weights, own: tuple[Floats, Floats]
-) -> tuple[Floats, Floats, float]:
-    """Mean and variance (n,) of one site's targets, each left out, and the log density of all of
-    them together given the other sites' rows, as for a new site."""
-    found = sites_left_out(form, full, points, known, (own[0][None], own[1][None]))
-    mean, variance, surprise, block = (part[0] for part in found)
+    phi, whitening = _scaled(form, full, points, rows), _whitening(form, full, rows[None])[0]
+    inverse = whitening.T @ whitening
+    through, surprise = inverse @ phi, inverse @ (y - phi @ known.mean)
+    block = inverse - through @ known.covariance @ through.T
+    precision = np.maximum(np.diagonal(block), LEAST_PRECISION * np.diagonal(inverse))
+    variance = 1.0 / precision + _not_carried(form, full, points, phi, rows)
     root = np.linalg.cholesky(0.5 * (block + block.T))
     half = np.linalg.solve(root, surprise)
     log_det = 2.0 * float(np.log(np.diagonal(root)).sum())
-    return mean, variance, 0.5 * (log_det - float(half @ half) - len(mean) * LOG_2PI)
+    whole = 0.5 * (log_det - float(half @ half) - len(y) * LOG_2PI)
+    return y - surprise / precision, variance, whole
 
 
 def _scaled(form: CommonForm, full: Floats, points: Points, X: Floats) -> Floats:
@@ -244,12 +221,6 @@ def _departure_variance(form: CommonForm, full: Floats, X: Floats) -> Floats:
     lean = (part.leaning(X) ** 2).sum(axis=1)
     variance: Floats = part.swelling(X) ** 2 * (part.level + part.slope * lean + part.own)
     return variance
-
-
-def _inverse(form: CommonForm, full: Floats, rows: Floats) -> Floats:
-    whitening = _whitening(form, full, rows)
-    inverse: Floats = whitening.swapaxes(1, 2) @ whitening
-    return inverse
 
 
 def _whitening(form: CommonForm, full: Floats, rows: Floats) -> Floats:
