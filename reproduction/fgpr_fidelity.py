@@ -167,7 +167,7 @@ def _known(example: int, results: Results, *others: Results) -> list[str]:
         ]
     ]
     return [
-        'FGPR, Examples 3 and 4: 95 % intervals without a common curve (`common=False`) cover less '
+        "FGPR, Examples 3 and 4: 95 % intervals without a common curve (`common=False`) cover less "
         f"than they say: {', '.join(told)}."
     ]
 
