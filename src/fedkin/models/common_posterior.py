@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 
-class SiteCurve(NamedTuple):
+class CurveParts(NamedTuple):
     """A site's curve, no noise, at n rows: its mean (n,), and its variances in two parts.
 
     `common` is what is not known of the common curve, `left` what the site's rows leave of its
@@ -57,7 +57,7 @@ def site_posterior(
     known: Weights,
     own: tuple[Floats, Floats],
     X: Floats,
-) -> SiteCurve:
+) -> CurveParts:
     """A site's curve at rows X (n, d).
 
     `own` are the site's rows and targets, which must be among those that the weights know
@@ -71,7 +71,7 @@ def site_posterior(
     there = phi - pull @ _scaled(form, full, points, rows)
     left = prior - np.square(explained).sum(axis=1)
     common = _carried(there, known) + _not_carried(form, full, points, phi, X)
-    return SiteCurve(there @ known.mean + pull @ y, common, left, there)
+    return CurveParts(there @ known.mean + pull @ y, common, left, there)
 
 
 def site_joint(
@@ -81,7 +81,7 @@ def site_joint(
     known: Weights,
     own: tuple[Floats, Floats],
     X: Floats,
-) -> SiteCurve:
+) -> CurveParts:
     """As `site_posterior`, with covariances (n, n) of the curve at all rows X."""
     rows, y = own
     phi, whitening = _scaled(form, full, points, X), _whitening(form, full, rows[None])[0]
@@ -91,7 +91,7 @@ def site_joint(
     rest = np.exp(full[0]) * not_carried(form, full, points, X, X)
     left = _departure(form, full, X, X) - explained @ explained.T
     common = there @ known.covariance @ there.T + rest
-    return SiteCurve(there @ known.mean + pull @ y, common, left, there)
+    return CurveParts(there @ known.mean + pull @ y, common, left, there)
 
 
 def site_from_nearest(
@@ -101,7 +101,7 @@ def site_from_nearest(
     known: Weights,
     near: tuple[Floats, Floats],
     X: Floats,
-) -> SiteCurve:
+) -> CurveParts:
     """As `site_posterior`, every row X (n, d) from rows (n, k, d) and targets (n, k) of its own."""
     return sites_posterior(form, full, points, known, near, X, np.arange(len(X)))
 
@@ -114,7 +114,7 @@ def sites_posterior(
     own: tuple[Floats, Floats],
     X: Floats,
     owner: Indices,
-) -> SiteCurve:
+) -> CurveParts:
     """As `site_posterior`, at once of m sites with k rows each.
 
     `own` are the sites' rows (m, k, d) and targets (m, k); `owner` (n,) says whose each of the rows
@@ -135,7 +135,7 @@ def sites_posterior(
     left = _departure_variance(form, full, X) - np.square(explained).sum(axis=1)
     common = _carried(there, known) + _not_carried(form, full, points, phi, X)
     mean = there @ known.mean + np.einsum("nk,nk->n", pull, y[owner])
-    return SiteCurve(mean, common, left, there)
+    return CurveParts(mean, common, left, there)
 
 
 def own_rows(

@@ -50,7 +50,7 @@ LEAST_VARIANCE = 1e-9
 # Sites of up to so many rows are predicted many at once, so many rows at a time.
 SMALL_SITE = 32
 ROWS_AT_ONCE = 512
-# Numbers that are kept of the rows of so many sites at once (128 MB).
+# So many numbers of the rows of sites predicted at once fit into memory with ease (128 MB).
 MOST_KEPT = 1 << 24
 # A site says how much too narrow it is predicted as if so many rows more lay as they should.
 ROWS_AS_EXPECTED = 3.0
@@ -368,17 +368,16 @@ def foresee(asked: Sequence[tuple[CommonSiteCurve, Floats]]) -> None:
             alike.setdefault((id(curve.members), len(curve.X)), []).append((curve, X))
     with one_thread():
         for group in alike.values():
-            at_once = _sites_at_once(group[0][0])
-            for begin in range(0, len(group) if len(group) > 1 else 0, at_once):
-                _foresee_alike(group[begin : begin + at_once])
+            if len(group) > 1:
+                at_once = _sites_at_once(group[0][0])
+                for begin in range(0, len(group), at_once):
+                    _foresee_alike(group[begin : begin + at_once])
 
 
 def _sites_at_once(first: CommonSiteCurve) -> int:
-    """How many sites like this one are predicted at once."""
-    if not first._judges:
-        return len(first._each) * MOST_KEPT
+    """How many sites like this one are predicted at once, by what their rows say of scales."""
     k, width = len(first.X), first.shared.mean.shape[1]
-    return max(1, MOST_KEPT // (len(first._each) * k * (k + width)))
+    return max(1, MOST_KEPT // (len(first._each) * max(k, 1) * (k + width)))
 
 
 def _foresee_alike(group: list[tuple[CommonSiteCurve, Floats]]) -> None:

@@ -12,7 +12,7 @@ mean and C those of the weights given all rows, a scale beside one has
 
     log evidence      -1/2 sum(log q - (scale^2 - 1) z^2 / q),
     weights           mean - (scale^2 - 1) Q (z / q),       C + (scale^2 - 1) Q diag(1 / q) Q',
-    rows left out     surprise V' (z / q),                  precision V' diag((1 - e) / q) V,
+    rows left out     surprise V' (z / q),                  precision V' diag((1 - e) / q) V.
 
 The evidence is that of what the points carry: the bound's charge for what they do not carry falls
 with a larger scale, and quiet sites would take one for that alone. Under every member of a cloud
