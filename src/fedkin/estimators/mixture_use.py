@@ -68,6 +68,11 @@ class FittedMixture(DensityMixin, FederatedEstimator):
         return result.centers is None or (result.scale is None and not needs_none)
 
     @property
+    def _temperature(self) -> float:
+        """By which log probabilities of groups are divided: how much less sure they are then."""
+        return 1.0
+
+    @property
     def _tells_spread(self) -> bool:
         """Whether `predict` has standard deviations to tell."""
         return self._uses_target() and self._result.scale is not None
@@ -82,7 +87,7 @@ class FittedMixture(DensityMixin, FederatedEstimator):
         clients, place = self._clients(X, y, groups)
         if self._uses_target() and clients.y is None:
             return self._prior(clients)[place]
-        return softmax(self._log_joint(clients)[place], axis=1)
+        return softmax(self._log_joint(clients)[place] / self._temperature, axis=1)
 
     def score_samples(self, X, y=None, groups=None):
         """Log density of each row (of its y given x, for regressions), (n,)."""

@@ -58,6 +58,12 @@ class ShapedUse(LabelledMixture):
         self.covariance_ = of_kind(result.covariances[0] if kind == "tied" else result.scale, kind)
         self.group_covariance_ = of_kind(result.covariances, kind)
         self.degrees_, self.lacking_ = result.degrees, result.lacking
+        if self._used.labels:
+            self.temperature_ = float(result.temperature)
+
+    @property
+    def _temperature(self) -> float:
+        return getattr(self, "temperature_", 1.0)
 
     def _warn(self, federation: Federation | None) -> None:
         self._warn_of_rules()

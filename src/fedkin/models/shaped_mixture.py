@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import gammaln
+from scipy.special import gammaln, log_softmax
 
 from fedkin.arrays import Array, Floats, Indices
 from fedkin.models.latent_classes import (
@@ -28,6 +28,8 @@ from fedkin.models.small_matrices import inverse_roots
 
 # Kinds of covariance that are diagonal.
 DIAGONAL = ("identity", "spherical", "diag")
+# What log probabilities of classes are divided by, to make them less sure.
+TEMPERATURES = 2.0 ** np.arange(0.0, 5.1, 0.5)
 
 
 class Groups(NamedTuple):
@@ -167,6 +169,20 @@ def students(squares: Floats, freedom: Floats, d: int) -> Floats:
     level = gammaln((eta + d) / 2) - gammaln(eta / 2) - 0.5 * d * np.log((eta - 2.0) / 2.0)
     wide = level - 0.5 * (eta + d) * np.log1p(squares / (eta - 2.0))
     return np.where(known, wide, -0.5 * squares)
+
+
+def foretold(joint: Floats, labels: Floats, owner: Indices, m: int) -> Floats:
+    """Log probability (m, T) of the clients' labels, at each of `TEMPERATURES`.
+
+    `joint` (N, R) from `log_joint`; `labels` (N,) are numbers of groups, negative where unknown.
+    """
+    known = np.flatnonzero(labels >= 0)
+    logs, right = joint[known], labels[known].astype(np.intp)
+    found = np.zeros((m, len(TEMPERATURES)))
+    for place, temperature in enumerate(TEMPERATURES):
+        each = log_softmax(logs / temperature, axis=1)[np.arange(len(known)), right]
+        found[:, place] = np.bincount(owner[known], each, minlength=m)
+    return found
 
 
 def whitened(chunk: Chunk, roots: Floats, offsets: Floats) -> Floats:

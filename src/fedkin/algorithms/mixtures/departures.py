@@ -150,7 +150,7 @@ def question(
     return Ask("own_moments", personal=own, fraction=fraction, note=note)
 
 
-def _about(departures: Sequence[Departure], note: str) -> AboutSome:
+def about(departures: Sequence[Departure], note: str) -> AboutSome:
     """The question about some of these."""
     return lambda some: question(departures[some], note)
 
@@ -178,7 +178,7 @@ def likeliest(
     blur = np.diag(np.square(FINEST * spread)) * (by == "loglik")
     while len(left) > 1:
         for _ in range(ROUNDS_COMPARED):
-            replies = yield from turns.ask(_about(left, "starts are compared"), len(left))
+            replies = yield from turns.ask(about(left, "starts are compared"), len(left))
             for start, one in enumerate(left):
                 one.advance(replies, start)
         held = [one.holding(blur) for one in left]

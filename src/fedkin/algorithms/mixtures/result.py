@@ -32,6 +32,8 @@ LEFT = {
     "class_means": "Each site also sent, for each class, how many of its rows have that label, and "
     "their mean: of one row that is the row.",
     "middle": "Each site also sent mean and variance of its columns.",
+    "foretold": "Each site also sent, once, how likely its labels are by the groups of others, at "
+    "several temperatures.",
     "scatter": "Each site also sent the scatter of its rows about its components.",
     "residual": "Each site also sent the mean squared residual of its rows.",
     "spread": "Each site also sent the mean square of its target and of its features.",
@@ -296,10 +298,11 @@ class FedGremResult(JoinedResult):
     What is common: `covariances`, `between` (R, d, d), `degrees`, `concentration`, `known` (R,),
     and with all labels `shift` (d, d), how groups of a site are moved alike.
     Of sites: `scale` (m, R, d, d), `counts` (m, R) of rows, `lacking` (m, R), groups without rows;
-    and for new rows `predictive` (m, R, d, d) and `freedom` (m, R).
+    and for new rows `predictive` (m, R, d, d) and `freedom` (m, R). `temperature`, by which log
+    probabilities of classes are divided.
     """
 
-    for_all = (*JoinedResult.for_all, "covariances")
+    for_all = (*JoinedResult.for_all, "covariances", "temperature")
     for_one = (*JoinedResult.for_one, "predictive", "freedom")
     by_site = (*JoinedResult.by_site, "counts", "predictive", "freedom", "lacking")
 
@@ -313,6 +316,7 @@ class FedGremResult(JoinedResult):
     freedom: Floats | None = None
     lacking: Bools | None = None
     shift: Floats | None = None
+    temperature: Floats | None = None
 
     def with_memories(self, memories: Memory, settings: Any) -> Self:
         """With what sites kept, unless all is known at the server."""

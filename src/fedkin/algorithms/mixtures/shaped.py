@@ -15,7 +15,8 @@ With labels the groups of labelled rows are where it starts, and step 3 is left 
 has labels. Where all rows have labels, groups of a site may be moved alike
 (`fedkin.shrinkage.site_shifts`), and left-out labels say whether covariances are the groups' own or
 one for all, as in quadratic and linear discriminant analysis. A group without rows at a site has
-the common mean (then moved as the site's others are) and covariance there.
+the common mean (then moved as the site's others are) and covariance there. Last, labels of sites
+that are left out in turn say how sure of a class the fit may be (`surprise`, `sureness`).
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from fedkin.algorithms.mixtures.departures import (
 from fedkin.algorithms.mixtures.result import FedGremResult
 from fedkin.algorithms.mixtures.shared_start import CLUSTER_PASSES, SharedStart
 from fedkin.algorithms.mixtures.sites import FAR, FAR_PRODUCTS, rows_with_labels
+from fedkin.algorithms.mixtures.sureness import temperature
 from fedkin.arrays import Floats
 from fedkin.federation import Federation
 from fedkin.models import gaussian_mixture as gaussian
@@ -124,6 +126,14 @@ LEFT_OUT = {
     "loglik": Field(("S",), "log likelihood of each row given the site's others, for each start"),
     "right": Field(("S",), "log probability of the rows' labels given the others, likewise"),
 }
+FORETELLING = {
+    "weights": Field(("R",), "weights of groups that were learnt from other sites"),
+    "means": Field(("R", "d"), "their means"),
+    "covariances": Field(("R", "d", "d"), "covariances of a new row of theirs"),
+    "freedom": Field(("R",), "degrees of freedom of Student's density"),
+}
+_FORETOLD = "log probability of the site's labels by other sites' groups, at each temperature"
+FORETOLD = {"foretold": Field((len(shaped.TEMPERATURES),), _FORETOLD, empty=0.0)}
 
 
 # ------------------------------------------------------------------ client functions
@@ -213,6 +223,26 @@ def left_out(clients, cache, settings, common, personal, memory, keys):
     return {"rows": cache.sizes.astype(float), "loglik": found, "right": right}, memory
 
 
+def surprise(clients, cache, settings, common, personal, memory, keys):
+    """How likely the site's labels are by groups of others, at every temperature."""
+    names = "weights", "means", "covariances"
+    groups = shaped.Groups(*(personal[name][:, None] for name in names))
+    freedom = np.where(personal["freedom"] < MOST, personal["freedom"], np.inf)
+    labels = np.full(len(clients.X), -1.0) if clients.y is None else clients.y
+    joint = shaped.log_joint(cache, groups, freedom)
+    found = shaped.foretold(joint, labels, clients.owner, len(cache.sizes))
+    behind = partial(_rows_foretold, cache, groups, labels)
+    return TracedReply({"foretold": found}, behind), memory
+
+
+def _rows_foretold(cache, groups, labels):
+    """Rows with labels, all alike for every temperature; and how far they are from their groups."""
+    known = (labels >= 0).astype(float)
+    same = (labels[:, None] == np.arange(groups.means.shape[2])).astype(float)
+    far = of_groups(partial(shaped.away, cache, groups, 0), same, cache.sizes)
+    return {"foretold": np.tile(known[:, None], len(shaped.TEMPERATURES)), MISFIT: far}
+
+
 def _reply(cache, found):
     return {
         "rows": cache.sizes.astype(float),
@@ -231,6 +261,7 @@ STEPS = {
     "shared_moments": Step(shared_moments, OF_STARTS, SHARED, SHARED_OWN),
     "own_moments": Step(own_moments, OF_STARTS, personal=OWN),
     "left_out": Step(left_out, LEFT_OUT, personal=HELD),
+    "surprise": Step(surprise, FORETOLD, personal=FORETELLING, most=1),
 }
 
 
@@ -265,11 +296,14 @@ def program(roster: Roster, settings: Any, aligned: Floats | None = None) -> Pro
             break
     replies = yield question([fit], "sites settle", final=True)
     loglik[replies.clients] = replies["loglik"][:, 0]
-    return result_of(fit, loglik, history, at_rest >= settings.rounds_at_rest)
+    heat = 1.0
+    if settings.labels:
+        heat = yield from temperature(fit, start, settings.max_rounds)
+    return result_of(fit, loglik, history, at_rest >= settings.rounds_at_rest, heat)
 
 
 def result_of(
-    fit: Departure, loglik: Floats, history: list[float], converged: bool
+    fit: Departure, loglik: Floats, history: list[float], converged: bool, heat: float
 ) -> FedGremResult:
     """The fit."""
     own, common, heard = fit.own, fit.common, fit.last.heard
@@ -300,4 +334,5 @@ def result_of(
         site_rows=np.where(heard, fit.last["rows"], 0.0),
         history_change=np.array(history),
         converged=np.array(converged),
+        temperature=np.array(heat),
     )

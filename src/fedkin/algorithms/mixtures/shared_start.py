@@ -86,6 +86,8 @@ class SharedStart:
         self.inside: Floats = np.empty(0)
         # Typical spread of every column, (d,).
         self.spread: Floats = np.empty(0)
+        # Counts, means and scatter of the sites' labelled rows, (m, ...), where there are labels.
+        self.labelled: tuple[Floats, ...] = ()
         # Whether every group has labels; whether every row has.
         self.named = self.all_named = False
         self.turns = Turns(len(roster))
@@ -109,13 +111,14 @@ class SharedStart:
         known = None
         if settings.labels:
             replies = yield Ask("labelled", note="groups with labels")
-            known = moments(replies)
+            known, whose = moments(replies), replies.clients
+            self.labelled = tuple(over_roster(part, whose, m, missing=0.0) for part in known)
         if given is not None:
             centers = given if given.ndim == 2 else np.median(given, axis=0)
             found = yield from self._shared([self._at(centers, np.square(units) * FIRST_BETWEEN)])
         elif known is not None and (known[0].sum(axis=0) > 0).all():
             self.named = True
-            first = self._first(*known, np.square(units))
+            first = self.first(*known)
             self.all_named = bool(known[0].sum() >= n_rows - 0.5)
             if self.all_named:
                 return [first]
@@ -219,14 +222,14 @@ class SharedStart:
             made += self._starts(replies, by, known)
         return (yield from self._shared(made))
 
-    def _first(self, counts: Floats, means: Floats, scatter: Floats, spread: Floats):
+    def first(self, counts: Floats, means: Floats, scatter: Floats) -> borrowed.Common:
         """What labelled groups have in common, sites put together.
 
         Few labelled rows leave directions without scatter: covariances are bent to the diagonal of
         their average, as by d + 2 rows, the least that has a mean.
         """
-        n_groups, d = counts.shape[1], len(spread)
-        first = self._at(np.zeros((n_groups, d)), spread)
+        n_groups, d = counts.shape[1], len(self.spread)
+        first = self._at(np.zeros((n_groups, d)), np.square(self.spread))
         common = in_common.learn(counts, means, scatter, first, self.kind)
         n_rows = counts.sum(axis=0)
         average = np.einsum("r,rij->ij", n_rows / n_rows.sum(), common.covariances)
