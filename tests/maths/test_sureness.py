@@ -1,16 +1,20 @@
-"""How sure of a class FedGrEM is: temperatures by labels of sites that were left out."""
+"""How sure of a class FedGrEM is, and what tells of a site's classes where few rows have labels."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.special import log_softmax
+from scipy.special import log_softmax, logsumexp, softmax
 
-from fedkin import Federation, FedGrEM
+from fedkin import Federation, FedGrEM, load
 from fedkin.algorithms.mixtures import sureness
 from fedkin.algorithms.mixtures.sureness import dealt, likeliest_temperature, together
 from fedkin.engines.inprocess import InProcess
 from fedkin.models import gaussian_mixture as gaussian
 from fedkin.models import shaped_mixture as shaped
+from fedkin.models.packed_matrices import packed
 from fedkin.models.shaped_mixture import TEMPERATURES
+from fedkin.shrinkage import borrowed
 
 N_CLASSES, D, M = 3, 3, 12
 
@@ -31,11 +35,15 @@ def loss(model, X, y, site):
     return float(-np.log(np.maximum(found[np.arange(len(y)), y], 1e-12)).mean())
 
 
+def known(n, share):
+    return np.random.default_rng(9).random(n) < share
+
+
 def fitted(rows, share=1.0, **options):
     X, y, site = rows
-    known = np.random.default_rng(9).random(len(y)) < share
-    model = FedGrEM(N_CLASSES, covariance_type="full", random_state=0, **options)
-    return model.fit(X, np.where(known, y, -1), groups=site)
+    options = {"covariance_type": "full", **options}
+    model = FedGrEM(N_CLASSES, random_state=0, **options)
+    return model.fit(X, np.where(known(len(y), share), y, -1), groups=site)
 
 
 # --- what a site tells ---------------------------------------------------------------------------
@@ -69,7 +77,7 @@ def test_the_likeliest_temperature_lies_between_those_that_were_tried():
     logs = np.log(TEMPERATURES)
     curve = -1e6 * np.square(logs - np.log(3.3))
     assert likeliest_temperature(curve) == pytest.approx(3.3, rel=1e-4)
-    assert likeliest_temperature(-curve[::-1] * 0.0) == 1.0
+    assert likeliest_temperature(np.zeros(len(logs))) == 1.0
     assert likeliest_temperature(-1e6 * logs) == 1.0
     assert likeliest_temperature(1e6 * logs) == TEMPERATURES[-1]
 
@@ -114,8 +122,8 @@ def test_probabilities_that_are_right_stay_as_they_are():
 
 
 @pytest.mark.parametrize("share", [0.3, 0.1])
-def test_classes_with_long_tails_are_told_less_surely_and_no_otherwise(share):
-    # With all labels wide covariances are unsure enough; with few, rows settle in wrong groups.
+def test_classes_of_few_labels_are_told_less_surely_and_no_otherwise(share):
+    # With all labels wide covariances are unsure enough of classes with long tails.
     model = fitted(people(tails=2.5), share)
     new = people(tails=2.5, n=200)
     groups, cooled = model.predict(new[0], groups=new[2]), loss(model, *new)
@@ -128,7 +136,8 @@ def test_classes_with_long_tails_are_told_less_surely_and_no_otherwise(share):
 
 def test_densities_do_not_know_of_temperatures():
     rows = people(tails=2.5)
-    model = fitted(rows)
+    model = fitted(rows, 0.1)
+    assert model.temperature_ > 1.0
     before = model.score_samples(rows[0], groups=rows[2])
     model.temperature_ = 1.0
     assert (model.score_samples(rows[0], groups=rows[2]) == before).all()
@@ -172,7 +181,102 @@ def test_a_part_that_lacks_a_class_begins_with_the_fit_s(monkeypatch):
     model = FedGrEM(N_CLASSES, covariance_type="full", random_state=0).fit(X, labels, groups=site)
     assert np.isfinite(model.temperature_)
     lacking = [one for one in seen if one[3].any()]
-    assert len(lacking) == 1 and lacking[0][3].tolist() == [False, False, True]
-    made, first, other, _ = lacking[0]
-    assert (made.centers[2] == other.centers[2]).all()
-    assert (made.centers[:2] == first.centers[:2]).all()
+    assert lacking and all(one[3].tolist() == [False, False, True] for one in lacking)
+    for made, first, other, _ in lacking:
+        assert (made.centers[2] == other.centers[2]).all()
+        assert (made.centers[:2] == first.centers[:2]).all()
+
+
+# --- classes of a site, by its labelled rows alone ------------------------------------------------
+
+
+def test_a_site_s_classes_are_what_labelled_rows_add_to_what_is_common():
+    X, y, site = people(tails=2.5)
+    model, some = fitted((X, y, site), 0.3), known(len(y), 0.3)
+    result = model._result
+    counts, means, scatter = np.zeros((M, 3)), np.zeros((M, 3, D)), np.zeros((M, 3, D, D))
+    for k, r in np.ndindex(M, N_CLASSES):
+        own = X[some & (site == k) & (y == r)]
+        counts[k, r] = len(own)
+        if len(own):
+            means[k, r] = own.mean(axis=0)
+            scatter[k, r] = (own - means[k, r]).T @ (own - means[k, r])
+    told = borrowed.posterior(counts, means, packed(scatter, "full"), result.common, "full", False)
+    wanted = told.weights, told.means, *borrowed.predictive(told, result.common, "full")
+    for name, one in zip(result.of_classes, wanted):
+        np.testing.assert_allclose(result[name], one, rtol=1e-6, atol=1e-9)
+    # Probabilities are of these, densities of the groups that all rows make.
+    data = gaussian.prepare(Federation.from_groups(X, site))
+    for names, found in (
+        (result.of_classes, model.predict_proba(X, groups=site)),
+        (result.of_groups, model.score_samples(X, groups=site)),
+    ):
+        weights, means, covariances, freedom = (result[name] for name in names)
+        groups = shaped.Groups(weights[:, None], means[:, None], covariances[:, None])
+        joint = shaped.log_joint(data, groups, freedom)
+        if found.ndim == 1:
+            np.testing.assert_allclose(found, logsumexp(joint, axis=1))
+        else:
+            np.testing.assert_allclose(found, softmax(joint / model.temperature_, axis=1))
+
+
+@pytest.mark.parametrize("share", [0.3, 0.1])
+def test_labelled_rows_of_a_site_know_its_classes_better_than_rows_that_settled(share):
+    rows, new = people(tails=2.5), people(tails=2.5, n=200)
+    model = fitted(rows, share)
+    with_classes = loss(model, *new)
+    bare = dict.fromkeys(model._result.of_classes)
+    model._result = replace(model._result, **bare)
+    assert with_classes < loss(model, *new)
+
+
+def test_where_all_labels_are_known_or_a_class_has_none_classes_are_groups():
+    X, y, site = people()
+    assert fitted((X, y, site))._result.class_means is None
+    model = FedGrEM(4, covariance_type="full", random_state=0)
+    model.fit(X, np.where(known(len(y), 0.5), y, -1), groups=site)
+    assert model._result.class_means is None
+
+
+@pytest.mark.parametrize("options", [{}, {"covariance_type": "tied"}, {"share_weights": False}])
+def test_a_site_without_labels_has_the_common_classes(options):
+    X, y, site = people()
+    labels = np.where((site < 4) | ~known(len(y), 0.5), -1, y)
+    options = {"covariance_type": "full", **options}
+    model = FedGrEM(N_CLASSES, random_state=0, **options).fit(X, labels, groups=site)
+    result = model._result
+    assert (np.abs(result.class_means[:4] - model.centers_) < 1e-9).all()
+    assert np.isfinite(model.predict_proba(X, groups=site)).all()
+    assert np.mean(model.predict(X, groups=site)[site < 4] == y[site < 4]) > 0.6
+
+
+def test_a_new_site_s_labelled_rows_tell_of_its_classes():
+    X, y, site = people(tails=2.5, m=13)
+    old, new, some = site < 12, site == 12, known(len(y), 0.3)
+    model = fitted((X[old], y[old], site[old]), 0.3)
+    asked = X[new], y[new], site[new]
+    common = model.predict_proba(asked[0], groups=asked[2])
+    model.adapt(X[new], np.where(some, y, -1)[new], groups=site[new])
+    mixed = model.predict_proba(asked[0], groups=asked[2])
+    model._adapted.clear()
+    model.adapt(X[new & some], y[new & some], groups=site[new & some])
+    np.testing.assert_allclose(model.predict_proba(asked[0], groups=asked[2]), mixed)
+    assert np.abs(mixed - common).max() > 0.01
+    # Rows without labels change a new site's groups, and not its classes.
+    density = model.score_samples(asked[0], groups=asked[2])
+    model._adapted.clear()
+    model.adapt(X[new], groups=site[new])
+    np.testing.assert_allclose(model.predict_proba(asked[0], groups=asked[2]), common, atol=1e-4)
+    assert np.abs(model.score_samples(asked[0], groups=asked[2]) - density).max() > 0.01
+
+
+def test_classes_of_sites_are_kept(tmp_path):
+    X, y, site = people(m=4)
+    model = fitted((X, y, site), 0.5)
+    model.adapt(X[:30] + 0.2, np.where(known(30, 0.5), y[:30], -1), groups="new")
+    model.save(tmp_path / "model", sites=True)
+    again = load(tmp_path / "model")
+    for groups in (site, np.full(len(site), "new"), np.full(len(site), "nobody")):
+        np.testing.assert_array_equal(
+            again.predict_proba(X, groups=groups), model.predict_proba(X, groups=groups)
+        )

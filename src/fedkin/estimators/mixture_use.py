@@ -87,7 +87,7 @@ class FittedMixture(DensityMixin, FederatedEstimator):
         clients, place = self._clients(X, y, groups)
         if self._uses_target() and clients.y is None:
             return self._prior(clients)[place]
-        return softmax(self._log_joint(clients)[place] / self._temperature, axis=1)
+        return softmax(self._class_joint(clients)[place] / self._temperature, axis=1)
 
     def score_samples(self, X, y=None, groups=None):
         """Log density of each row (of its y given x, for regressions), (n,)."""
@@ -226,3 +226,7 @@ class FittedMixture(DensityMixin, FederatedEstimator):
     def _log_joint(self, clients: Federation) -> np.ndarray:
         """log(weight * density) of each row and group, (n, R)."""
         return self._family.log_joint(self._family.prepare(clients), self._at(clients))
+
+    def _class_joint(self, clients: Federation) -> np.ndarray:
+        """The same where it is asked which group a row is of."""
+        return self._log_joint(clients)

@@ -124,9 +124,22 @@ class ShapedUse(LabelledMixture):
         for name, place in zip(clients.names, self._places(clients)):
             if place >= 0:
                 raise ValueError(f"site {name!r} was in the fit and has values of its own")
-        for name, *own in zip(clients.names, *self._own_of(clients)):
+        learnt = self._own_of(clients)
+        if len(getattr(self, "classes_", ())) == self.n_components_:
+            learnt = (*learnt, *self._classes_of(clients))
+        for name, *own in zip(clients.names, *learnt):
             self._adapted[name] = tuple(own)
         return self
+
+    def _classes_of(self, clients: Federation) -> tuple[np.ndarray, ...]:
+        """The same by labelled rows alone; of a site without any, weights from its other rows."""
+        common, kind = self._result.common, self._used.covariance_type
+        data, keep = gaussian.prepare(clients, True), self._used.share_weights is False
+        counts, means, scatter, _ = shaped.labelled_moments(data, len(common.centers), kind)
+        own = borrowed.posterior(counts, means, scatter, common, kind, keep)
+        fit = own.weights, own.means, *borrowed.predictive(own, common, kind)
+        learn = counts.sum(axis=1) <= 0
+        return self._with_learnt_weights(clients, fit, learn, common) if learn.any() else fit
 
     def _own_of(self, clients: Federation) -> tuple[np.ndarray, ...]:
         """Weights, means, covariances and freedom of these sites given what all share."""
@@ -154,8 +167,16 @@ class ShapedUse(LabelledMixture):
             return super()._weights_of(clients)
         return self._at(clients)[0]
 
-    def _at(self, clients: Federation) -> Any:
-        """Weights, means, covariances of prediction and freedom of these sites."""
+    def _class_joint(self, clients: Federation) -> np.ndarray:
+        if not getattr(self._result, "shaped", False):
+            return super()._class_joint(clients)
+        return self._family.log_joint(self._family.prepare(clients), self._at(clients, True))
+
+    def _at(self, clients: Federation, classes: bool = False) -> Any:
+        """Weights, means, covariances of prediction and freedom of these sites.
+
+        Of groups, or where it is asked which class a row is of.
+        """
         result = self._result
         if not getattr(result, "shaped", False):
             return super()._at(clients)
@@ -166,7 +187,8 @@ class ShapedUse(LabelledMixture):
         keep = self._used.share_weights is False
         new = borrowed.posterior(nothing, *shapes, common, kind, keep)
         fit: Any = new.weights, new.means, *borrowed.predictive(new, common, kind)
-        known = result.weights, result.components, result.predictive, result.freedom
+        told = classes and result.class_means is not None
+        known = tuple(result[name] for name in (result.of_classes if told else result.of_groups))
         here, learn = places >= 0, places < 0
         fit = tuple(np.array(part) for part in fit)
         for part, fitted in zip(fit, known):
@@ -174,7 +196,9 @@ class ShapedUse(LabelledMixture):
         for k, name in enumerate(clients.names):
             if name in self._adapted:
                 learn[k] = False
-                for part, own in zip(fit, self._adapted[name]):
+                learnt = self._adapted[name]
+                # Of groups; then, if there are labels, of classes.
+                for part, own in zip(fit, learnt[-len(fit) :] if classes else learnt):
                     part[k] = own
         return self._with_learnt_weights(clients, fit, learn, common) if learn.any() else fit
 

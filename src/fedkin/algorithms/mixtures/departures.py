@@ -54,6 +54,10 @@ class Departure:
         known = self.common, self.kind, self.own_weights, self.members
         return borrowed.posterior(counts, means, scatter, *known)
 
+    def by_labels(self, counts: Floats, means: Floats, scatter: Floats) -> borrowed.Posterior:
+        """A site's own values if its labelled rows alone tell of them, from their moments."""
+        return borrowed.posterior(counts, means, scatter, self.common, self.kind, self.own_weights)
+
     def mixture(self, final: bool = False) -> tuple[Floats, Floats, Floats]:
         """Weights, means and covariances that go out to the sites, (m, ...)."""
         weights, covariances = self.own.weights, self.own.covariances

@@ -299,12 +299,18 @@ class FedGremResult(JoinedResult):
     and with all labels `shift` (d, d), how groups of a site are moved alike.
     Of sites: `scale` (m, R, d, d), `counts` (m, R) of rows, `lacking` (m, R), groups without rows;
     and for new rows `predictive` (m, R, d, d) and `freedom` (m, R). `temperature`, by which log
-    probabilities of classes are divided.
+    probabilities of classes are divided. Where some rows have labels and others not, the same of
+    classes, by labelled rows alone: `class_weights`, `class_means`, `class_predictive`,
+    `class_freedom`.
     """
 
     for_all = (*JoinedResult.for_all, "covariances", "temperature")
-    for_one = (*JoinedResult.for_one, "predictive", "freedom")
-    by_site = (*JoinedResult.by_site, "counts", "predictive", "freedom", "lacking")
+    of_groups: ClassVar[tuple[str, ...]] = ("weights", "components", "predictive", "freedom")
+    of_classes: ClassVar[tuple[str, ...]] = (
+        *("class_weights", "class_means", "class_predictive", "class_freedom"),
+    )
+    for_one = (*JoinedResult.for_one, "predictive", "freedom", *of_classes)
+    by_site = (*JoinedResult.by_site, "counts", "predictive", "freedom", "lacking", *of_classes)
 
     covariances: Floats | None = None
     between: Floats | None = None
@@ -317,6 +323,10 @@ class FedGremResult(JoinedResult):
     lacking: Bools | None = None
     shift: Floats | None = None
     temperature: Floats | None = None
+    class_weights: Floats | None = None
+    class_means: Floats | None = None
+    class_predictive: Floats | None = None
+    class_freedom: Floats | None = None
 
     def with_memories(self, memories: Memory, settings: Any) -> Self:
         """With what sites kept, unless all is known at the server."""
@@ -359,6 +369,11 @@ class FedGremResult(JoinedResult):
             return remarks
         if self.kept_back.any():
             remarks.append(self.words_of_kept_back(about.sites))
+        if self.class_means is not None:
+            remarks.append(
+                "A site's classes are told by what its labelled rows add to what is common; rows "
+                "without a label tell of what is common."
+            )
         n_sites = int(self.lacking.any(axis=1).sum())
         if n_sites:
             moved = "" if self.shift is None else ", moved as the site's others are,"

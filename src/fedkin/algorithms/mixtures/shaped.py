@@ -15,8 +15,13 @@ With labels the groups of labelled rows are where it starts, and step 3 is left 
 has labels. Where all rows have labels, groups of a site may be moved alike
 (`fedkin.shrinkage.site_shifts`), and left-out labels say whether covariances are the groups' own or
 one for all, as in quadratic and linear discriminant analysis. A group without rows at a site has
-the common mean (then moved as the site's others are) and covariance there. Last, labels of sites
-that are left out in turn say how sure of a class the fit may be (`surprise`, `sureness`).
+the common mean (then moved as the site's others are) and covariance there.
+
+Where some rows have labels and others not, a site has two sets of values of its own: of its groups,
+from all of its rows, and of its classes, from its labelled rows alone. Rows settle in groups that
+are likely and not quite the classes; what is common is still better known from all rows. Last,
+labels of sites that are left out in turn say how sure of a class the fit may be (`surprise`,
+`sureness`).
 """
 
 from __future__ import annotations
@@ -296,14 +301,17 @@ def program(roster: Roster, settings: Any, aligned: Floats | None = None) -> Pro
             break
     replies = yield question([fit], "sites settle", final=True)
     loglik[replies.clients] = replies["loglik"][:, 0]
-    heat = 1.0
-    if settings.labels:
-        heat = yield from temperature(fit, start, settings.max_rounds)
-    return result_of(fit, loglik, history, at_rest >= settings.rounds_at_rest, heat)
+    found = result_of(fit, loglik, history, at_rest >= settings.rounds_at_rest)
+    if not settings.labels:
+        return found
+    if start.named and not start.all_named:
+        found = with_classes(found, fit, start.labelled)
+    heat = yield from temperature(fit, start, settings.max_rounds)
+    return replace(found, temperature=np.array(heat))
 
 
 def result_of(
-    fit: Departure, loglik: Floats, history: list[float], converged: bool, heat: float
+    fit: Departure, loglik: Floats, history: list[float], converged: bool
 ) -> FedGremResult:
     """The fit."""
     own, common, heard = fit.own, fit.common, fit.last.heard
@@ -334,5 +342,19 @@ def result_of(
         site_rows=np.where(heard, fit.last["rows"], 0.0),
         history_change=np.array(history),
         converged=np.array(converged),
-        temperature=np.array(heat),
+    )
+
+
+def with_classes(
+    found: FedGremResult, fit: Departure, labelled: tuple[Floats, ...]
+) -> FedGremResult:
+    """The fit with what is a site's own where classes are asked, from moments of labelled rows."""
+    own = fit.by_labels(*labelled)
+    predictive, freedom = borrowed.predictive(own, fit.common, fit.kind)
+    return replace(
+        found,
+        class_weights=np.array(own.weights),
+        class_means=own.means,
+        class_predictive=predictive,
+        class_freedom=freedom,
     )

@@ -113,11 +113,11 @@ class SharedStart:
             replies = yield Ask("labelled", note="groups with labels")
             known, whose = moments(replies), replies.clients
             self.labelled = tuple(over_roster(part, whose, m, missing=0.0) for part in known)
+            self.named = bool((known[0].sum(axis=0) > 0).all())
         if given is not None:
             centers = given if given.ndim == 2 else np.median(given, axis=0)
             found = yield from self._shared([self._at(centers, np.square(units) * FIRST_BETWEEN)])
-        elif known is not None and (known[0].sum(axis=0) > 0).all():
-            self.named = True
+        elif known is not None and self.named:
             first = self.first(*known)
             self.all_named = bool(known[0].sum() >= n_rows - 0.5)
             if self.all_named:
