@@ -67,10 +67,9 @@ class FittedMixture(DensityMixin, FederatedEstimator):
         needs_none = self._used.covariance_type == "identity" and not self._uses_target()
         return result.centers is None or (result.scale is None and not needs_none)
 
-    @property
-    def _temperature(self) -> float:
-        """By which log probabilities of groups are divided: how much less sure they are then."""
-        return 1.0
+    def _temperatures(self, clients: Federation) -> Any:
+        """By what log probabilities of groups are divided at each site, (k,)."""
+        return np.ones(clients.n_clients)
 
     @property
     def _tells_spread(self) -> bool:
@@ -87,7 +86,8 @@ class FittedMixture(DensityMixin, FederatedEstimator):
         clients, place = self._clients(X, y, groups)
         if self._uses_target() and clients.y is None:
             return self._prior(clients)[place]
-        return softmax(self._class_joint(clients)[place] / self._temperature, axis=1)
+        unsure = self._temperatures(clients)[clients.owner, None]
+        return softmax((self._class_joint(clients) / unsure)[place], axis=1)
 
     def score_samples(self, X, y=None, groups=None):
         """Log density of each row (of its y given x, for regressions), (n,)."""

@@ -59,11 +59,17 @@ class ShapedUse(LabelledMixture):
         self.group_covariance_ = of_kind(result.covariances, kind)
         self.degrees_, self.lacking_ = result.degrees, result.lacking
         if self._used.labels:
-            self.temperature_ = float(result.temperature)
+            self.temperature_, self.new_site_temperature_ = map(float, result.temperatures)
 
-    @property
-    def _temperature(self) -> float:
-        return getattr(self, "temperature_", 1.0)
+    def _temperatures(self, clients: Federation) -> Any:
+        if not hasattr(self, "temperature_"):
+            return super()._temperatures(clients)
+        places, labelled = self._places(clients), self._result.class_counts.sum(axis=1) > 0
+        known = np.where(places >= 0, labelled[places], False)
+        for k, name in enumerate(clients.names):
+            if name in self._adapted:
+                known[k] = self._adapted[name][-1].any()
+        return np.where(known, self.temperature_, self.new_site_temperature_)
 
     def _warn(self, federation: Federation | None) -> None:
         self._warn_of_rules()
@@ -125,21 +131,26 @@ class ShapedUse(LabelledMixture):
             if place >= 0:
                 raise ValueError(f"site {name!r} was in the fit and has values of its own")
         learnt = self._own_of(clients)
-        if len(getattr(self, "classes_", ())) == self.n_components_:
+        if hasattr(self, "temperature_"):
             learnt = (*learnt, *self._classes_of(clients))
         for name, *own in zip(clients.names, *learnt):
             self._adapted[name] = tuple(own)
         return self
 
     def _classes_of(self, clients: Federation) -> tuple[np.ndarray, ...]:
-        """The same by labelled rows alone; of a site without any, weights from its other rows."""
+        """The same by labelled rows alone, and their counts.
+
+        Of a site without any, weights are those of its other rows.
+        """
         common, kind = self._result.common, self._used.covariance_type
         data, keep = gaussian.prepare(clients, True), self._used.share_weights is False
         counts, means, scatter, _ = shaped.labelled_moments(data, len(common.centers), kind)
         own = borrowed.posterior(counts, means, scatter, common, kind, keep)
         fit = own.weights, own.means, *borrowed.predictive(own, common, kind)
         learn = counts.sum(axis=1) <= 0
-        return self._with_learnt_weights(clients, fit, learn, common) if learn.any() else fit
+        if learn.any():
+            fit = self._with_learnt_weights(clients, fit, learn, common)
+        return *fit, counts
 
     def _own_of(self, clients: Federation) -> tuple[np.ndarray, ...]:
         """Weights, means, covariances and freedom of these sites given what all share."""
@@ -187,6 +198,8 @@ class ShapedUse(LabelledMixture):
         keep = self._used.share_weights is False
         new = borrowed.posterior(nothing, *shapes, common, kind, keep)
         fit: Any = new.weights, new.means, *borrowed.predictive(new, common, kind)
+        # Groups that have no labels anywhere are told by all rows, and the others beside them.
+        classes = classes and len(getattr(self, "classes_", ())) == n_groups
         told = classes and result.class_means is not None
         known = tuple(result[name] for name in (result.of_classes if told else result.of_groups))
         here, learn = places >= 0, places < 0
@@ -198,7 +211,8 @@ class ShapedUse(LabelledMixture):
                 learn[k] = False
                 learnt = self._adapted[name]
                 # Of groups; then, if there are labels, of classes.
-                for part, own in zip(fit, learnt[-len(fit) :] if classes else learnt):
+                begin = len(fit) if classes else 0
+                for part, own in zip(fit, learnt[begin:]):
                     part[k] = own
         return self._with_learnt_weights(clients, fit, learn, common) if learn.any() else fit
 

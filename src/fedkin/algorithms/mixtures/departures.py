@@ -55,8 +55,13 @@ class Departure:
         return borrowed.posterior(counts, means, scatter, *known)
 
     def by_labels(self, counts: Floats, means: Floats, scatter: Floats) -> borrowed.Posterior:
-        """A site's own values if its labelled rows alone tell of them, from their moments."""
+        """Sites' own values if labelled rows alone tell of them, from moments of these."""
         return borrowed.posterior(counts, means, scatter, self.common, self.kind, self.own_weights)
+
+    def holding_labels(self, labelled: Sequence[Floats]) -> dict[str, Floats]:
+        """The same as `holding` of values that labelled rows alone tell of."""
+        counts, means, scatter = labelled
+        return self._held(self.by_labels(counts, means, scatter), counts, counts)
 
     def mixture(self, final: bool = False) -> tuple[Floats, Floats, Floats]:
         """Weights, means and covariances that go out to the sites, (m, ...)."""
@@ -72,14 +77,18 @@ class Departure:
 
         Covariances are wider by `blur` (d, d).
         """
-        own, common, counts = self.own, self.common, self.counts
+        held = self._held(self.own, self.counts, self.members)
+        return {**held, "covariances": held["covariances"] + blur}
+
+    def _held(self, own: borrowed.Posterior, counts: Floats, members: Floats) -> dict[str, Floats]:
+        common = self.common
         covariances, freedom = borrowed.predictive(own, common, self.kind)
         usual = np.zeros(counts.shape) if self.own_weights else common.concentration
         return {
             "weights": own.weights,
             "means": own.means,
-            "covariances": covariances + blur,
-            "counts": self.members,
+            "covariances": covariances,
+            "counts": members,
             "taken": np.clip(counts - own.rows, 0.0, 1.0),
             "total": np.minimum(borrowed.told(own, common, self.kind), MOST),
             "usual": np.broadcast_to(usual, counts.shape),

@@ -298,19 +298,23 @@ class FedGremResult(JoinedResult):
     What is common: `covariances`, `between` (R, d, d), `degrees`, `concentration`, `known` (R,),
     and with all labels `shift` (d, d), how groups of a site are moved alike.
     Of sites: `scale` (m, R, d, d), `counts` (m, R) of rows, `lacking` (m, R), groups without rows;
-    and for new rows `predictive` (m, R, d, d) and `freedom` (m, R). `temperature`, by which log
-    probabilities of classes are divided. Where some rows have labels and others not, the same of
-    classes, by labelled rows alone: `class_weights`, `class_means`, `class_predictive`,
-    `class_freedom`.
+    and for new rows `predictive` (m, R, d, d) and `freedom` (m, R).
+    With labels `class_counts` (m, R) of rows that have them, and `temperatures` (2,), by which log
+    probabilities of classes are divided at sites with labels and at others. Where some rows have
+    labels and others not, the same of classes, by labelled rows alone: `class_weights`,
+    `class_means`, `class_predictive`, `class_freedom`.
     """
 
-    for_all = (*JoinedResult.for_all, "covariances", "temperature")
+    for_all = (*JoinedResult.for_all, "covariances", "temperatures")
     of_groups: ClassVar[tuple[str, ...]] = ("weights", "components", "predictive", "freedom")
     of_classes: ClassVar[tuple[str, ...]] = (
         *("class_weights", "class_means", "class_predictive", "class_freedom"),
     )
-    for_one = (*JoinedResult.for_one, "predictive", "freedom", *of_classes)
-    by_site = (*JoinedResult.by_site, "counts", "predictive", "freedom", "lacking", *of_classes)
+    for_one = (*JoinedResult.for_one, "predictive", "freedom", *of_classes, "class_counts")
+    by_site = (
+        *(*JoinedResult.by_site, "counts", "predictive", "freedom", "lacking"),
+        *(*of_classes, "class_counts"),
+    )
 
     covariances: Floats | None = None
     between: Floats | None = None
@@ -322,7 +326,8 @@ class FedGremResult(JoinedResult):
     freedom: Floats | None = None
     lacking: Bools | None = None
     shift: Floats | None = None
-    temperature: Floats | None = None
+    temperatures: Floats | None = None
+    class_counts: Floats | None = None
     class_weights: Floats | None = None
     class_means: Floats | None = None
     class_predictive: Floats | None = None

@@ -44,14 +44,14 @@ from fedkin.algorithms.mixtures.departures import (
 from fedkin.algorithms.mixtures.result import FedGremResult
 from fedkin.algorithms.mixtures.shared_start import CLUSTER_PASSES, SharedStart
 from fedkin.algorithms.mixtures.sites import FAR, FAR_PRODUCTS, rows_with_labels
-from fedkin.algorithms.mixtures.sureness import temperature
+from fedkin.algorithms.mixtures.sureness import temperatures
 from fedkin.arrays import Floats
 from fedkin.federation import Federation
 from fedkin.models import gaussian_mixture as gaussian
 from fedkin.models import gaussian_mixture_starts as starts
 from fedkin.models import shaped_mixture as shaped
 from fedkin.models.latent_classes import best_restart, climb, to_posterior
-from fedkin.models.left_out_rows import Holding
+from fedkin.models.left_out_rows import Holding, left_out_joint
 from fedkin.models.left_out_rows import left_out as left_out_rows
 from fedkin.models.misfit import of_groups
 from fedkin.protocol import MISFIT, Field, Program, Roster, Step, TracedReply
@@ -131,14 +131,10 @@ LEFT_OUT = {
     "loglik": Field(("S",), "log likelihood of each row given the site's others, for each start"),
     "right": Field(("S",), "log probability of the rows' labels given the others, likewise"),
 }
-FORETELLING = {
-    "weights": Field(("R",), "weights of groups that were learnt from other sites"),
-    "means": Field(("R", "d"), "their means"),
-    "covariances": Field(("R", "d", "d"), "covariances of a new row of theirs"),
-    "freedom": Field(("R",), "degrees of freedom of Student's density"),
-}
-_FORETOLD = "log probability of the site's labels by other sites' groups, at each temperature"
-FORETOLD = {"foretold": Field((len(shaped.TEMPERATURES),), _FORETOLD, empty=0.0)}
+_FORETOLD = "log probability of the site's labels given the others, at each temperature"
+FORETOLD = {"foretold": Field(("S", len(shaped.TEMPERATURES)), _FORETOLD, empty=0.0)}
+# The most ways to foretell its labels that a site tells of: each is another look at them.
+MOST_WAYS = 2
 
 
 # ------------------------------------------------------------------ client functions
@@ -220,32 +216,40 @@ def _of_groups(clients, cache, settings, groups):
 
 def left_out(clients, cache, settings, common, personal, memory, keys):
     """How well the site's rows are foretold by its others."""
-    names = ("weights", "means", "covariances"), ("counts", "taken", "total", "usual", "freedom")
-    groups, held = ([personal[name] for name in some] for some in names)
-    held[-1] = np.where(held[-1] < MOST, held[-1], np.inf)
-    kind = settings.covariance_type
-    found, right = left_out_rows(cache, shaped.Groups(*groups), Holding(*held), kind)
+    groups, held = _held(personal)
+    found, right = left_out_rows(cache, groups, held, settings.covariance_type)
     return {"rows": cache.sizes.astype(float), "loglik": found, "right": right}, memory
 
 
+def _held(personal):
+    names = ("weights", "means", "covariances"), ("counts", "taken", "total", "usual", "freedom")
+    groups, held = ([personal[name] for name in some] for some in names)
+    held[-1] = np.where(held[-1] < MOST, held[-1], np.inf)
+    return shaped.Groups(*groups), Holding(*held)
+
+
 def surprise(clients, cache, settings, common, personal, memory, keys):
-    """How likely the site's labels are by groups of others, at every temperature."""
-    names = "weights", "means", "covariances"
-    groups = shaped.Groups(*(personal[name][:, None] for name in names))
-    freedom = np.where(personal["freedom"] < MOST, personal["freedom"], np.inf)
+    """How likely the site's labels are given its others, in every way, at every temperature."""
+    groups, held = _held(personal)
+    n_ways, m = groups.means.shape[1], len(cache.sizes)
+    if n_ways > MOST_WAYS:
+        raise ValueError(f"{n_ways} ways in one question, {MOST_WAYS} at most")
     labels = np.full(len(clients.X), -1.0) if clients.y is None else clients.y
-    joint = shaped.log_joint(cache, groups, freedom)
-    found = shaped.foretold(joint, labels, clients.owner, len(cache.sizes))
+    joint = left_out_joint(cache, groups, held, settings.covariance_type)
+    each = [shaped.foretold(joint[:, s], labels, clients.owner, m) for s in range(n_ways)]
     behind = partial(_rows_foretold, cache, groups, labels)
-    return TracedReply({"foretold": found}, behind), memory
+    return TracedReply({"foretold": np.stack(each, axis=1)}, behind), memory
 
 
 def _rows_foretold(cache, groups, labels):
     """Rows with labels, all alike for every temperature; and how far they are from their groups."""
-    known = (labels >= 0).astype(float)
-    same = (labels[:, None] == np.arange(groups.means.shape[2])).astype(float)
-    far = of_groups(partial(shaped.away, cache, groups, 0), same, cache.sizes)
-    return {"foretold": np.tile(known[:, None], len(shaped.TEMPERATURES)), MISFIT: far}
+    (_, n_ways, n_groups, _), known = groups.means.shape, (labels >= 0).astype(float)
+    same = (labels[:, None] == np.arange(n_groups)).astype(float)
+    far = [
+        of_groups(partial(shaped.away, cache, groups, s), same, cache.sizes) for s in range(n_ways)
+    ]
+    told = np.tile(known[:, None, None], (n_ways, len(shaped.TEMPERATURES)))
+    return {"foretold": told, MISFIT: np.stack(far, axis=1)}
 
 
 def _reply(cache, found):
@@ -266,7 +270,7 @@ STEPS = {
     "shared_moments": Step(shared_moments, OF_STARTS, SHARED, SHARED_OWN),
     "own_moments": Step(own_moments, OF_STARTS, personal=OWN),
     "left_out": Step(left_out, LEFT_OUT, personal=HELD),
-    "surprise": Step(surprise, FORETOLD, personal=FORETELLING, most=1),
+    "surprise": Step(surprise, FORETOLD, personal=HELD, most=1),
 }
 
 
@@ -306,8 +310,8 @@ def program(roster: Roster, settings: Any, aligned: Floats | None = None) -> Pro
         return found
     if start.named and not start.all_named:
         found = with_classes(found, fit, start.labelled)
-    heat = yield from temperature(fit, start, settings.max_rounds)
-    return replace(found, temperature=np.array(heat))
+    found = replace(found, class_counts=start.labelled[0])
+    return replace(found, temperatures=(yield from temperatures(fit, start, settings.max_rounds)))
 
 
 def result_of(

@@ -1,12 +1,13 @@
-"""How sure FedGrEM may be of a class: by labels of sites that it has not learnt from.
+"""How sure FedGrEM may be of a class: by labels that it has not learnt from.
 
 Probabilities of classes by groups are too sure: groups are not quite normal, and where few labels
 are known rows settle in a group whether or not it is of their class. Labels that a fit has learnt
 from do not show it. So the fit is made again without each of a few parts of the sites, whose
 replies the server leaves unused (no site is asked for anything else for that), and a site tells
-once how likely its labels are by the groups of the others, at several temperatures: log
-probabilities are divided by a temperature, which makes them less sure and changes no order. The
-likeliest is taken.
+once how likely each of its labels is by the groups of the other sites, bent by its own other
+labels; and by those of the other sites alone, as at a site that nothing is known of. It tells so at
+several temperatures: log probabilities are divided by a temperature, which makes them less sure and
+changes no order. The likeliest are taken, one for sites with labels and one for others.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from fedkin.algorithms.mixtures.departures import (
-    MOST,
     Departure,
     about,
     one_covariance,
@@ -38,27 +38,29 @@ SPREAD = np.log(4.0)
 MOST_USUAL, MOST_SURPRISE = 3.0, 3.0
 
 
-def temperature(
+def temperatures(
     fit: Departure, start: SharedStart, max_rounds: int
-) -> Generator[Ask, Replies, float]:
-    """The temperature at which labels are likeliest at sites that were not learnt from.
+) -> Generator[Ask, Replies, Floats]:
+    """The temperatures (2,) at which labels are likeliest, at sites with labels and at others.
 
     One where there are labels at a single site, or no site tells of them.
     """
     counts, *_ = start.labelled
     part = dealt(counts, n_parts(counts, start))
     if part.max() < 1:
-        return 1.0
+        return np.ones(2)
     without = [_without(fit, start, part != k) for k in range(part.max() + 1)]
     for _ in range(min(ROUNDS, max_rounds)):
         asked = about(without, "parts of the sites are left out")
         replies = yield from start.turns.ask(asked, len(without))
         for k, one in enumerate(without):
             one.advance(_of_some(replies, part != k), k)
-    own = at_sites(without, part)
+    nothing = [np.zeros_like(moments) for moments in start.labelled]
+    ways = [at_sites(without, part, known) for known in (start.labelled, nothing)]
+    own = {name: np.stack([way[name] for way in ways], axis=1) for name in ways[0]}
     replies = yield Ask("surprise", personal=own, note="labels foretold", needed=False)
-    told = together(replies["foretold"], counts.sum(axis=1)[replies.clients])
-    return likeliest_temperature(told)
+    told, labels = replies["foretold"], counts.sum(axis=1)[replies.clients]
+    return np.array([likeliest_temperature(together(told[:, way], labels)) for way in range(2)])
 
 
 def n_parts(counts: Floats, start: SharedStart) -> int:
@@ -116,15 +118,15 @@ def _of_some(replies: Replies, kept: Bools) -> Replies:
     return Replies(replies.clients[some], {name: a[some] for name, a in replies.items()})
 
 
-def at_sites(without: Sequence[Departure], part: Indices) -> dict[str, Floats]:
-    """Every site's groups by the fit without its part: those of a site that nothing is known of."""
+def at_sites(
+    without: Sequence[Departure], part: Indices, labelled: Sequence[Floats]
+) -> dict[str, Floats]:
+    """What every site holds by the fit without its part and by what is known of its labels."""
     found: dict[str, Any] = {}
     for k, one in enumerate(without):
         here = part == k
-        covariances, freedom = borrowed.predictive(one.own, one.common, one.kind)
-        values = one.own.weights, one.own.means, covariances, np.minimum(freedom, MOST)
-        for name, array in zip(("weights", "means", "covariances", "freedom"), values):
-            found.setdefault(name, np.zeros_like(array))[here] = array[here]
+        for name, array in one.holding_labels([moments[here] for moments in labelled]).items():
+            found.setdefault(name, np.zeros((len(part), *array.shape[1:])))[here] = array
     return found
 
 
