@@ -8,6 +8,8 @@ from scipy.special import log_softmax, logsumexp, softmax
 
 from fedkin import Federation, FedGrEM, load
 from fedkin.algorithms.mixtures import sureness
+from fedkin.algorithms.mixtures.fedgrem import FEDGREM
+from fedkin.algorithms.mixtures.shaped import FOLDS, label_folds, surprise
 from fedkin.algorithms.mixtures.sureness import dealt, likeliest_temperature, together
 from fedkin.engines.inprocess import InProcess
 from fedkin.models import gaussian_mixture as gaussian
@@ -70,6 +72,75 @@ def test_a_site_tells_the_log_probability_of_its_labels_at_every_temperature():
     assert (found[1] == 0).all()
 
 
+def test_labels_of_a_class_are_dealt_to_all_folds():
+    rng = np.random.default_rng(0)
+    owner = np.sort(rng.integers(0, 3, 90))
+    labels = rng.integers(-1, 2, 90).astype(float)
+    fold = label_folds(labels, owner)
+    for k, label in np.ndindex(3, 2):
+        dealt_to = np.bincount(fold[(owner == k) & (labels == label)], minlength=FOLDS)
+        assert dealt_to.max() - dealt_to.min() <= 1
+    assert label_folds(np.empty(0), np.empty(0, dtype=int)).shape == (0,)
+
+
+@pytest.mark.parametrize("kind", ["full", "diag", "tied"])
+@pytest.mark.parametrize("moved", [False, True])
+def test_left_out_labels_are_foretold_by_the_others_and_what_is_common(kind, moved):
+    X, y, site = people(m=4, n=9)
+    y = np.where((np.arange(len(y)) % 4 == 0) | (site == 2), -1, y).astype(float)
+    clients = Federation.from_groups(X, site, y=y)
+    rng, parts = np.random.default_rng(3), np.array([0, 1, 1, 0])
+    each = []
+    for _ in range(2):
+        root = rng.normal(size=(N_CLASSES, D, D))
+        covariances = root @ root.swapaxes(1, 2) + np.eye(D)
+        covariances = covariances if kind == "full" else covariances * np.eye(D)
+        covariances = np.stack([covariances[0]] * 3) if kind == "tied" else covariances
+        parts_of_common = (
+            *(rng.normal(size=(N_CLASSES, D)), 0.3 * covariances, covariances),
+            *(np.full(N_CLASSES, 7.0), np.array([1.0, 2.0, 3.0]), np.array(12.0)),
+            np.array([40.0, 50.0, 60.0]),
+        )
+        each.append(borrowed.Common(*parts_of_common, 0.2 * np.eye(D) * moved))
+    common = dict(zip(borrowed.Common._fields, map(np.stack, zip(*each))))
+    common |= {"alike": np.array(float(kind == "tied")), "own_weights": np.array(0.0)}
+    settings = FEDGREM.settings(n_components=3, covariance_type=kind, labels=True)
+    data = gaussian.prepare(clients, True)
+    asked = settings, common, {"part": parts.astype(float)}, None, None
+    found = surprise(clients, data, *asked)[0]["foretold"]
+    fold = label_folds(y, clients.owner)
+    for k in range(4):
+        own, one = clients.owner == k, each[parts[k]]
+        one = one if moved else one._replace(shift=None)
+        known = own & (y >= 0)
+        lots = [(known & (fold != f), known & (fold == f)) for f in range(FOLDS)]
+        for way, some in enumerate((lots, [(known & False, known)])):
+            wanted = np.zeros(len(TEMPERATURES))
+            for learnt, asked_of in some:
+                counts, means = np.zeros((1, 3)), np.zeros((1, 3, D))
+                scatter = np.zeros((1, 3, D, D))
+                for r in range(3):
+                    rows = X[learnt & (y == r)]
+                    counts[0, r] = len(rows)
+                    if len(rows):
+                        means[0, r] = rows.mean(axis=0)
+                        scatter[0, r] = (rows - means[0, r]).T @ (rows - means[0, r])
+                told = counts, means, packed(scatter, kind)
+                post = borrowed.posterior(*told, one, kind, False)
+                covariances, freedom = borrowed.predictive(post, one, kind)
+                for i in np.flatnonzero(asked_of):
+                    away = X[i] - post.means[0]
+                    squares = [a @ np.linalg.solve(c, a) for a, c in zip(away, covariances[0])]
+                    joint = (
+                        np.log(post.weights[0])
+                        - 0.5 * np.linalg.slogdet(2 * np.pi * covariances[0])[1]
+                        + shaped.students(np.array(squares), freedom[0], D)
+                    )
+                    wanted += [log_softmax(joint / t)[int(y[i])] for t in TEMPERATURES]
+            np.testing.assert_allclose(found[k, way], wanted, rtol=1e-8, atol=1e-10)
+    assert (found[2] == 0).all()
+
+
 # --- what the server makes of it -----------------------------------------------------------------
 
 
@@ -118,7 +189,24 @@ def test_one_site_that_lies_hardly_moves_the_temperature():
 
 
 def test_probabilities_that_are_right_stay_as_they_are():
-    assert fitted(people(n=60)).temperature_ < 1.25
+    model = fitted(people(n=60))
+    assert model.temperature_ < 1.25 and model.new_site_temperature_ < 1.25
+
+
+def test_sites_that_differ_have_a_temperature_of_their_own_and_new_ones_another():
+    X, y, site = people(m=6, n=80)
+    shift = np.random.default_rng(5).normal(size=(6, N_CLASSES, D))
+    rows = X + 3.0 * shift[site, y], y, site
+    model = fitted(rows, 0.5)
+    assert model.temperature_ < 1.5 < model.new_site_temperature_
+    for groups, temperature in ((site, model.temperature_), (site + 10, None)):
+        new = temperature is None
+        found = model.predict_proba(rows[0], groups=groups)
+        model.temperature_, model.new_site_temperature_ = (
+            (1.0, model.new_site_temperature_) if new else (model.temperature_, 1.0)
+        )
+        again = model.predict_proba(rows[0], groups=groups)
+        np.testing.assert_allclose(found, again)
 
 
 @pytest.mark.parametrize("share", [0.3, 0.1])
@@ -129,7 +217,7 @@ def test_classes_of_few_labels_are_told_less_surely_and_no_otherwise(share):
     groups, cooled = model.predict(new[0], groups=new[2]), loss(model, *new)
     assert model.temperature_ > 1.3
     # From sites of the fit, whose places `people` draws before any row.
-    model.temperature_ = 1.0
+    model.temperature_ = model.new_site_temperature_ = 1.0
     assert (model.predict(new[0], groups=new[2]) == groups).all()
     assert cooled < loss(model, *new)
 
@@ -139,7 +227,7 @@ def test_densities_do_not_know_of_temperatures():
     model = fitted(rows, 0.1)
     assert model.temperature_ > 1.0
     before = model.score_samples(rows[0], groups=rows[2])
-    model.temperature_ = 1.0
+    model.temperature_ = model.new_site_temperature_ = 1.0
     assert (model.score_samples(rows[0], groups=rows[2]) == before).all()
 
 
@@ -147,6 +235,7 @@ def test_labels_of_one_site_say_nothing_of_others():
     X, y, site = people(m=4)
     model = FedGrEM(N_CLASSES, covariance_type="full", random_state=0)
     assert model.fit(X, np.where(site == 0, y, -1), groups=site).temperature_ == 1.0
+    assert model.new_site_temperature_ == 1.0
     assert model.fit(X[site == 0], y[site == 0], groups=site[site == 0]).temperature_ == 1.0
 
 
@@ -160,11 +249,12 @@ def test_a_fit_without_labels_has_no_temperature():
 
 
 def test_sites_with_rules_tell_of_labels_only_if_they_have_many():
-    rows = people(tails=2.5, n=150)
+    rows = people(tails=2.5, n=300)
     rules = {"engine": InProcess(disclosure="enforce", progress=False)}
-    free, ruled = fitted(rows), fitted(rows, **rules)
+    free, ruled = fitted(rows, 0.3), fitted(rows, 0.3, **rules)
+    assert free.temperature_ > 1.3
     assert ruled.temperature_ == pytest.approx(free.temperature_, rel=0.1)
-    assert fitted(rows, 0.03, **rules).temperature_ == 1.0
+    assert fitted(rows, 0.01, **rules).temperature_ == 1.0
 
 
 def test_a_part_that_lacks_a_class_begins_with_the_fit_s(monkeypatch):
@@ -262,7 +352,8 @@ def test_a_new_site_s_labelled_rows_tell_of_its_classes():
     model.adapt(X[new & some], y[new & some], groups=site[new & some])
     np.testing.assert_allclose(model.predict_proba(asked[0], groups=asked[2]), mixed)
     assert np.abs(mixed - common).max() > 0.01
-    # Rows without labels change a new site's groups, and not its classes.
+    # Rows without labels change a new site's groups, and not its classes; labels make it known.
+    assert model.temperature_ != model.new_site_temperature_
     density = model.score_samples(asked[0], groups=asked[2])
     model._adapted.clear()
     model.adapt(X[new], groups=site[new])

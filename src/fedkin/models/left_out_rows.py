@@ -7,14 +7,13 @@ to all sites stays: one row of one site hardly tells of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from fedkin.arrays import Floats, Indices
 from fedkin.models.latent_classes import log_weights, rule_out, to_posterior
-from fedkin.models.row_blocks import Chunk, RowBlocks
+from fedkin.models.row_blocks import RowBlocks
 from fedkin.models.shaped_mixture import (
     Groups,
     own_of,
@@ -49,12 +48,21 @@ def left_out(rows: RowBlocks, groups: Groups, held: Holding, kind: str) -> tuple
 
     With labels, where these are known; and the log probability of labels alone, (m, S).
     """
-    joint_of = _joint_of(rows, groups, held, kind)
-    found = np.zeros((rows.n_clients, groups.means.shape[1]))
+    parts = parts_of(rows, groups)
+    d, found = rows.n_columns, np.zeros((rows.n_clients, groups.means.shape[1]))
     right = np.zeros_like(found)
     for chunk in rows.chunks(groups.means[0].size):
         who, present, known = chunk.clients, chunk.data[:, -1], chunk.labels
-        joint = np.ascontiguousarray(joint_of(chunk).transpose(1, 2, 0, 3))
+        own = Holding(*(part[who][..., None] for part in held))
+        squares = np.square(whitened(chunk, parts[0], parts[1]))
+        if kind != "diag":
+            squares = squares.sum(axis=3, keepdims=True)
+        base = own_of(parts[2], who)[..., None]
+        share = _shares(base + students(squares.sum(axis=3), own.freedom, d), known)
+        less = _without(base, squares, share, own, (kind, d))
+        before = log_weights(own_of(groups.weights, who))[..., None]
+        joint = less + _log_weights(share, own, rows.sizes[who]) - before
+        joint = np.ascontiguousarray(joint.transpose(1, 2, 0, 3))
         of_any = to_posterior(joint if known is None else joint.copy())
         found[who] += np.einsum("skn,kn->ks", of_any, present)
         if known is not None:
@@ -62,41 +70,6 @@ def left_out(rows: RowBlocks, groups: Groups, held: Holding, kind: str) -> tuple
             told = present * (known >= 0)
             right[who] += np.einsum("skn,kn->ks", to_posterior(joint) - of_any, told)
     return found + right, right
-
-
-def left_out_joint(rows: RowBlocks, groups: Groups, held: Holding, kind: str) -> Floats:
-    """log(weight * density) of every row and group under what the others leave, (N, S, R)."""
-    joint_of = _joint_of(rows, groups, held, kind)
-    n_starts, n_groups = groups.means.shape[1:3]
-
-    def of_chunk(chunk: Chunk) -> Floats:
-        joint = joint_of(chunk)
-        return joint.reshape(len(joint), n_starts * n_groups, -1)
-
-    return rows.row_by_row(of_chunk, n_starts * n_groups).reshape(-1, n_starts, n_groups)
-
-
-def _joint_of(
-    rows: RowBlocks, groups: Groups, held: Holding, kind: str
-) -> Callable[[Chunk], Floats]:
-    """Log joint density (k, S, R, width) of the rows of a chunk, each left out."""
-    parts, d = parts_of(rows, groups), rows.n_columns
-
-    def of_chunk(chunk: Chunk) -> Floats:
-        who = chunk.clients
-        own = Holding(*(part[who][..., None] for part in held))
-        squares = np.square(whitened(chunk, parts[0], parts[1]))
-        if kind != "diag":
-            squares = squares.sum(axis=3, keepdims=True)
-        base = own_of(parts[2], who)[..., None]
-        share = _shares(base + students(squares.sum(axis=3), own.freedom, d), chunk.labels)
-        # What a group does not hold cannot be taken out of it.
-        share *= own.counts > 0
-        less = _without(base, squares, share, own, (kind, d))
-        before = log_weights(own_of(groups.weights, who))[..., None]
-        return less + _log_weights(share, own, rows.sizes[who]) - before
-
-    return of_chunk
 
 
 def _shares(joint: Floats, known: Indices | None) -> Floats:

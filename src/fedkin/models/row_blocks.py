@@ -150,6 +150,16 @@ class RowBlocks:
                 blocks.append(replace(some, clients=place[some.clients]))
         return RowBlocks(self.sizes[who], self.centre[who], tuple(blocks))
 
+    def with_labels(self, labels: Floats) -> RowBlocks:
+        """The same rows with other labels (N,)."""
+        first, blocks = np.cumsum(self.sizes) - self.sizes, []
+        for block in self.blocks:
+            row = np.arange(block.data.shape[-1])
+            place = np.minimum(first[block.clients][:, None] + row, len(labels) - 1)
+            known = np.where(row < block.sizes[:, None], labels[place], UNKNOWN)
+            blocks.append(replace(block, labels=known.astype(np.intp)))
+        return RowBlocks(self.sizes, self.centre, tuple(blocks))
+
     def batch(self, keys: Keys, batch_size: int) -> RowBlocks:
         """`batch_size` rows of every client drawn without replacement; all rows where it has fewer.
 

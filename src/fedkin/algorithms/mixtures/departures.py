@@ -58,11 +58,6 @@ class Departure:
         """Sites' own values if labelled rows alone tell of them, from moments of these."""
         return borrowed.posterior(counts, means, scatter, self.common, self.kind, self.own_weights)
 
-    def holding_labels(self, labelled: Sequence[Floats]) -> dict[str, Floats]:
-        """The same as `holding` of values that labelled rows alone tell of."""
-        counts, means, scatter = labelled
-        return self._held(self.by_labels(counts, means, scatter), counts, counts)
-
     def mixture(self, final: bool = False) -> tuple[Floats, Floats, Floats]:
         """Weights, means and covariances that go out to the sites, (m, ...)."""
         weights, covariances = self.own.weights, self.own.covariances
@@ -77,18 +72,14 @@ class Departure:
 
         Covariances are wider by `blur` (d, d).
         """
-        held = self._held(self.own, self.counts, self.members)
-        return {**held, "covariances": held["covariances"] + blur}
-
-    def _held(self, own: borrowed.Posterior, counts: Floats, members: Floats) -> dict[str, Floats]:
-        common = self.common
+        own, common, counts = self.own, self.common, self.counts
         covariances, freedom = borrowed.predictive(own, common, self.kind)
         usual = np.zeros(counts.shape) if self.own_weights else common.concentration
         return {
             "weights": own.weights,
             "means": own.means,
-            "covariances": covariances,
-            "counts": members,
+            "covariances": covariances + blur,
+            "counts": self.members,
             "taken": np.clip(counts - own.rows, 0.0, 1.0),
             "total": np.minimum(borrowed.told(own, common, self.kind), MOST),
             "usual": np.broadcast_to(usual, counts.shape),

@@ -51,7 +51,7 @@ from fedkin.models import gaussian_mixture as gaussian
 from fedkin.models import gaussian_mixture_starts as starts
 from fedkin.models import shaped_mixture as shaped
 from fedkin.models.latent_classes import best_restart, climb, to_posterior
-from fedkin.models.left_out_rows import Holding, left_out_joint
+from fedkin.models.left_out_rows import Holding
 from fedkin.models.left_out_rows import left_out as left_out_rows
 from fedkin.models.misfit import of_groups
 from fedkin.protocol import MISFIT, Field, Program, Roster, Step, TracedReply
@@ -131,10 +131,25 @@ LEFT_OUT = {
     "loglik": Field(("S",), "log likelihood of each row given the site's others, for each start"),
     "right": Field(("S",), "log probability of the rows' labels given the others, likewise"),
 }
-_FORETOLD = "log probability of the site's labels given the others, at each temperature"
-FORETOLD = {"foretold": Field(("S", len(shaped.TEMPERATURES)), _FORETOLD, empty=0.0)}
-# The most ways to foretell its labels that a site tells of: each is another look at them.
-MOST_WAYS = 2
+# What is common without each of K parts of the sites.
+WITHOUT = {
+    "centers": Field(("K", "R", "d"), "centres of the groups"),
+    "between": Field(("K", "R", "d", "d"), "their covariances between sites"),
+    "covariances": Field(("K", "R", "d", "d"), "common covariances"),
+    "degrees": Field(("K", "R"), "degrees of freedom of sites' own covariances"),
+    "concentration": Field(("K", "R"), "rows that stand for the common weights"),
+    "n_estimates": Field(("K",), "groups of sites that were compared"),
+    "known": Field(("K", "R"), "as from how many rows common covariances are known"),
+    "shift": Field(("K", "d", "d"), "how groups of a site are moved alike; zero if they are not"),
+    "alike": Field((), "one if sites have no covariances of their own"),
+    "own_weights": Field((), "one if weights are not shared"),
+}
+PART = {"part": Field((), "the part that a site is of")}
+_FORETOLD = "log probability of left-out labels at each temperature, by the site's others and not"
+N_TRIED = len(shaped.TEMPERATURES)
+FORETOLD = {"foretold": Field((2, N_TRIED), _FORETOLD, empty=0.0)}
+# In how many folds a site's labels are left out.
+FOLDS = 5
 
 
 # ------------------------------------------------------------------ client functions
@@ -216,40 +231,69 @@ def _of_groups(clients, cache, settings, groups):
 
 def left_out(clients, cache, settings, common, personal, memory, keys):
     """How well the site's rows are foretold by its others."""
-    groups, held = _held(personal)
-    found, right = left_out_rows(cache, groups, held, settings.covariance_type)
-    return {"rows": cache.sizes.astype(float), "loglik": found, "right": right}, memory
-
-
-def _held(personal):
     names = ("weights", "means", "covariances"), ("counts", "taken", "total", "usual", "freedom")
     groups, held = ([personal[name] for name in some] for some in names)
     held[-1] = np.where(held[-1] < MOST, held[-1], np.inf)
-    return shaped.Groups(*groups), Holding(*held)
+    kind = settings.covariance_type
+    found, right = left_out_rows(cache, shaped.Groups(*groups), Holding(*held), kind)
+    return {"rows": cache.sizes.astype(float), "loglik": found, "right": right}, memory
 
 
 def surprise(clients, cache, settings, common, personal, memory, keys):
-    """How likely the site's labels are given its others, in every way, at every temperature."""
-    groups, held = _held(personal)
-    n_ways, m = groups.means.shape[1], len(cache.sizes)
-    if n_ways > MOST_WAYS:
-        raise ValueError(f"{n_ways} ways in one question, {MOST_WAYS} at most")
+    """How likely left-out labels are by what is common elsewhere: bent by the others, and not."""
     labels = np.full(len(clients.X), -1.0) if clients.y is None else clients.y
-    joint = left_out_joint(cache, groups, held, settings.covariance_type)
-    each = [shaped.foretold(joint[:, s], labels, clients.owner, m) for s in range(n_ways)]
-    behind = partial(_rows_foretold, cache, groups, labels)
-    return TracedReply({"foretold": np.stack(each, axis=1)}, behind), memory
+    own_of = partial(_own_of, cache, settings, common, personal["part"].astype(np.intp))
+    fold, found = label_folds(labels, clients.owner), np.zeros((len(cache.sizes), 2, N_TRIED))
+    told = partial(shaped.foretold, owner=clients.owner, m=len(cache.sizes))
+    nothing = own_of(np.full(len(labels), -1.0))
+    found[:, 1] = told(shaped.log_joint(cache, *nothing), labels)
+    for k in range(FOLDS):
+        joint = shaped.log_joint(cache, *own_of(np.where(fold == k, -1.0, labels)))
+        found[:, 0] += told(joint, np.where(fold == k, labels, -1.0))
+    behind = partial(_rows_foretold, cache, nothing[0], labels)
+    return TracedReply({"foretold": found}, behind), memory
+
+
+def label_folds(labels, owner):
+    """The fold of every label (N,), so that each has labels of most classes of every client."""
+    order = np.lexsort((labels, labels < 0, owner))
+    first = np.searchsorted(owner[order], owner[order])
+    fold = np.empty(len(labels), dtype=np.intp)
+    fold[order] = (np.arange(len(labels)) - first) % FOLDS
+    return fold
+
+
+def _own_of(cache, settings, common, part, labels):
+    """Groups of new rows at every client given what is common without its part, and its labels."""
+    kind = "tied" if common["alike"] else settings.covariance_type
+    own_weights = bool(common["own_weights"])
+    (n_parts, n_groups, d), m = common["centers"].shape, len(part)
+    told = shaped.labelled_moments(cache.with_labels(labels), n_groups, kind)
+    groups = shaped.Groups(
+        np.zeros((m, 1, n_groups)),
+        np.zeros((m, 1, n_groups, d)),
+        np.zeros((m, 1, n_groups, d, d)),
+    )
+    freedom = np.zeros((m, n_groups))
+    for k in range(n_parts):
+        one = borrowed.Common(*(common[name][k] for name in borrowed.Common._fields))
+        one = one if one.shift.any() else one._replace(shift=None)
+        here = part == k
+        moments = (moment[here] for moment in told[:3])
+        own = borrowed.posterior(*moments, one, kind, own_weights)
+        covariances, freedom[here] = borrowed.predictive(own, one, kind)
+        for array, value in zip(groups, (own.weights, own.means, covariances)):
+            array[here, 0] = value
+    return groups, freedom
 
 
 def _rows_foretold(cache, groups, labels):
     """Rows with labels, all alike for every temperature; and how far they are from their groups."""
-    (_, n_ways, n_groups, _), known = groups.means.shape, (labels >= 0).astype(float)
+    known, n_groups = (labels >= 0).astype(float), groups.means.shape[2]
     same = (labels[:, None] == np.arange(n_groups)).astype(float)
-    far = [
-        of_groups(partial(shaped.away, cache, groups, s), same, cache.sizes) for s in range(n_ways)
-    ]
-    told = np.tile(known[:, None, None], (n_ways, len(shaped.TEMPERATURES)))
-    return {"foretold": told, MISFIT: np.stack(far, axis=1)}
+    far = of_groups(partial(shaped.away, cache, groups, 0), same, cache.sizes)
+    told = np.tile(known[:, None, None], (2, N_TRIED))
+    return {"foretold": told, MISFIT: np.stack([far, far], axis=1)}
 
 
 def _reply(cache, found):
@@ -270,7 +314,7 @@ STEPS = {
     "shared_moments": Step(shared_moments, OF_STARTS, SHARED, SHARED_OWN),
     "own_moments": Step(own_moments, OF_STARTS, personal=OWN),
     "left_out": Step(left_out, LEFT_OUT, personal=HELD),
-    "surprise": Step(surprise, FORETOLD, personal=HELD, most=1),
+    "surprise": Step(surprise, FORETOLD, WITHOUT, PART, most=1),
 }
 
 

@@ -4,8 +4,8 @@ Probabilities of classes by groups are too sure: groups are not quite normal, an
 are known rows settle in a group whether or not it is of their class. Labels that a fit has learnt
 from do not show it. So the fit is made again without each of a few parts of the sites, whose
 replies the server leaves unused (no site is asked for anything else for that), and a site tells
-once how likely each of its labels is by the groups of the other sites, bent by its own other
-labels; and by those of the other sites alone, as at a site that nothing is known of. It tells so at
+once how likely its labels are by the groups of the other sites, bent by its own labels of other
+folds; and by those of the other sites alone, as at a site that nothing is known of. It tells so at
 several temperatures: log probabilities are divided by a temperature, which makes them less sure and
 changes no order. The likeliest are taken, one for sites with labels and one for others.
 """
@@ -13,11 +13,11 @@ changes no order. The likeliest are taken, one for sites with labels and one for
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any
 
 import numpy as np
 
 from fedkin.algorithms.mixtures.departures import (
+    MOST,
     Departure,
     about,
     one_covariance,
@@ -55,10 +55,10 @@ def temperatures(
         replies = yield from start.turns.ask(asked, len(without))
         for k, one in enumerate(without):
             one.advance(_of_some(replies, part != k), k)
-    nothing = [np.zeros_like(moments) for moments in start.labelled]
-    ways = [at_sites(without, part, known) for known in (start.labelled, nothing)]
-    own = {name: np.stack([way[name] for way in ways], axis=1) for name in ways[0]}
-    replies = yield Ask("surprise", personal=own, note="labels foretold", needed=False)
+    own = {"part": part.astype(float)}
+    replies = yield Ask(
+        "surprise", in_common_of(without), own, note="labels foretold", needed=False
+    )
     told, labels = replies["foretold"], counts.sum(axis=1)[replies.clients]
     return np.array([likeliest_temperature(together(told[:, way], labels)) for way in range(2)])
 
@@ -118,16 +118,17 @@ def _of_some(replies: Replies, kept: Bools) -> Replies:
     return Replies(replies.clients[some], {name: a[some] for name, a in replies.items()})
 
 
-def at_sites(
-    without: Sequence[Departure], part: Indices, labelled: Sequence[Floats]
-) -> dict[str, Floats]:
-    """What every site holds by the fit without its part and by what is known of its labels."""
-    found: dict[str, Any] = {}
-    for k, one in enumerate(without):
-        here = part == k
-        for name, array in one.holding_labels([moments[here] for moments in labelled]).items():
-            found.setdefault(name, np.zeros((len(part), *array.shape[1:])))[here] = array
-    return found
+def in_common_of(without: Sequence[Departure]) -> dict[str, Floats]:
+    """What is common without each part, one after the other."""
+    none = np.zeros_like(without[0].common.between[0])
+    flags = {"alike": without[0].kind == "tied", "own_weights": without[0].own_weights}
+    each = [
+        one.common if one.common.shift is not None else one.common._replace(shift=none)
+        for one in without
+    ]
+    found = dict(zip(borrowed.Common._fields, map(np.stack, zip(*each))))
+    found["known"] = np.minimum(found["known"], MOST)
+    return found | {name: np.array(float(flag)) for name, flag in flags.items()}
 
 
 def together(foretold: Floats, labels: Floats) -> Floats:
