@@ -16,6 +16,7 @@ from fedkin.models import gaussian_mixture as gaussian
 from fedkin.models import shaped_mixture as shaped
 from fedkin.models.packed_matrices import packed
 from fedkin.models.shaped_mixture import TEMPERATURES
+from fedkin.protocol import MISFIT
 from fedkin.shrinkage import borrowed
 
 N_CLASSES, D, M = 3, 3, 12
@@ -371,3 +372,31 @@ def test_classes_of_sites_are_kept(tmp_path):
         np.testing.assert_array_equal(
             again.predict_proba(X, groups=groups), model.predict_proba(X, groups=groups)
         )
+
+
+# --- what a question may ask ---------------------------------------------------------------------
+
+
+def test_questions_that_are_too_sharp_are_told_by_how_far_rows_are_from_their_groups():
+    X, y, site = people(m=2, n=90)
+    clients = Federation.from_groups(X, site, y=y.astype(float))
+    settings = FEDGREM.settings(n_components=3, covariance_type="full", labels=True)
+    data, centers = gaussian.prepare(clients, True), np.stack([X[y == r].mean(0) for r in range(3)])
+
+    def times(spread, between):
+        matrices = np.tile(np.eye(D), (1, 3, 1, 1))
+        common = {
+            **{"centers": centers[None], "between": between * matrices},
+            **{"covariances": spread * matrices, "degrees": np.full((1, 3), 1e5)},
+            **{"concentration": np.ones((1, 3)), "n_estimates": np.array([6.0])},
+            **{"known": np.full((1, 3), 1e9), "shift": np.zeros((1, D, D))},
+            **{"alike": np.array(0.0), "own_weights": np.array(0.0)},
+        }
+        reply, _ = surprise(clients, data, settings, common, {"part": np.zeros(2)}, None, None)
+        return reply.behind()[MISFIT].max(axis=0)
+
+    assert (times(1.0, 0.1) < 1.5).all()
+    assert (times(1e-4, 1e-4) > 10).all()
+    # Wide where nothing is known of a site, and sharp where its own labels have bent them.
+    bent, unbent = times(1e-4, 10.0)
+    assert bent > 10 and unbent < 1.5

@@ -250,7 +250,7 @@ def surprise(clients, cache, settings, common, personal, memory, keys):
     for k in range(FOLDS):
         joint = shaped.log_joint(cache, *own_of(np.where(fold == k, -1.0, labels)))
         found[:, 0] += told(joint, np.where(fold == k, labels, -1.0))
-    behind = partial(_rows_foretold, cache, nothing[0], labels)
+    behind = partial(_rows_foretold, cache, own_of, labels)
     return TracedReply({"foretold": found}, behind), memory
 
 
@@ -287,13 +287,15 @@ def _own_of(cache, settings, common, part, labels):
     return groups, freedom
 
 
-def _rows_foretold(cache, groups, labels):
+def _rows_foretold(cache, own_of, labels):
     """Rows with labels, all alike for every temperature; and how far they are from their groups."""
-    known, n_groups = (labels >= 0).astype(float), groups.means.shape[2]
-    same = (labels[:, None] == np.arange(n_groups)).astype(float)
-    far = of_groups(partial(shaped.away, cache, groups, 0), same, cache.sizes)
-    told = np.tile(known[:, None, None], (2, N_TRIED))
-    return {"foretold": told, MISFIT: np.stack([far, far], axis=1)}
+    unknown, far = np.full(len(labels), -1.0), []
+    for known in (labels, unknown):
+        groups, _ = own_of(known)
+        same = (labels[:, None] == np.arange(groups.means.shape[2])).astype(float)
+        far.append(of_groups(partial(shaped.away, cache, groups, 0), same, cache.sizes))
+    told = np.tile((labels >= 0).astype(float)[:, None, None], (2, N_TRIED))
+    return {"foretold": told, MISFIT: np.stack(far, axis=1)}
 
 
 def _reply(cache, found):
