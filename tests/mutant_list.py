@@ -22,6 +22,7 @@ GROUPED = ("tests/maths/test_grouped_regression.py",)
 SANDWICH = ("tests/maths/models/test_sandwich.py",)
 COMPONENT_ERRORS = ("tests/maths/models/test_component_errors.py",)
 MISFIT = ("tests/maths/models/test_misfit.py",)
+SURENESS = ("tests/maths/test_sureness.py",)
 IMPLAUSIBLE = ("tests/discordant/test_implausible_sites.py",)
 
 MUTANTS = (
@@ -1361,5 +1362,54 @@ MUTANTS = (
         "reference=like._result.centers",
         "reference=centers",
         ("tests/smoke/test_odd_sites_and_how_many.py",),
+    ),
+    Mutant(
+        "sites that are left out have a say in what foretells their labels",
+        "algorithms/mixtures/sureness.py",
+        "one.advance(_of_some(replies, part != k), k)",
+        "one.advance(replies, k)",
+        SURENESS,
+    ),
+    Mutant(
+        "labels foretold by themselves",
+        "algorithms/mixtures/shaped.py",
+        "own_of(np.where(fold == k, -1.0, labels))",
+        "own_of(labels)",
+        SURENESS,
+    ),
+    Mutant(
+        "a label may surprise as much as it likes",
+        "algorithms/mixtures/sureness.py",
+        "np.maximum(each, -MOST_SURPRISE)",
+        "each",
+        SURENESS,
+    ),
+    Mutant(
+        "groups bent by a site's labels as sharp as one likes",
+        "algorithms/mixtures/shaped.py",
+        "for known in (labels, unknown):",
+        "for known in (unknown, unknown):",
+        SURENESS,
+    ),
+    Mutant(
+        "as sure at new sites as at known ones",
+        "estimators/shaped_use.py",
+        "np.where(known, self.temperature_, self.new_site_temperature_)",
+        "np.where(known, self.temperature_, self.temperature_)",
+        SURENESS,
+    ),
+    Mutant(
+        "classes of a site told by rows that settled",
+        "estimators/shaped_use.py",
+        "(result.of_classes if told else result.of_groups)",
+        "result.of_groups",
+        SURENESS,
+    ),
+    Mutant(
+        "classes of an adapted site told by rows that settled",
+        "estimators/shaped_use.py",
+        "begin = len(fit) if classes else 0",
+        "begin = 0",
+        SURENESS,
     ),
 )

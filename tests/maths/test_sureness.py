@@ -181,8 +181,9 @@ def test_one_site_that_lies_hardly_moves_the_temperature():
     honest = likeliest_temperature(together(each, labels))
     assert honest == pytest.approx(likeliest_temperature(each.sum(axis=0)), rel=0.02)
     lie = 1e9 * logs
-    lied = likeliest_temperature(together(np.vstack([each, lie]), np.append(labels, 1e9)))
-    assert lied < 1.6 * honest
+    for much in (1e9, 10.0):
+        told = together(np.vstack([each, lie]), np.append(labels, much))
+        assert likeliest_temperature(told) < 1.6 * honest
     assert likeliest_temperature(np.vstack([each, lie]).sum(axis=0)) == TEMPERATURES[-1]
 
 
@@ -204,7 +205,7 @@ def test_sites_that_differ_have_a_temperature_of_their_own_and_new_ones_another(
         new = temperature is None
         found = model.predict_proba(rows[0], groups=groups)
         model.temperature_, model.new_site_temperature_ = (
-            (1.0, model.new_site_temperature_) if new else (model.temperature_, 1.0)
+            (9.0, model.new_site_temperature_) if new else (model.temperature_, 9.0)
         )
         again = model.predict_proba(rows[0], groups=groups)
         np.testing.assert_allclose(found, again)
@@ -276,6 +277,19 @@ def test_a_part_that_lacks_a_class_begins_with_the_fit_s(monkeypatch):
     for made, first, other, _ in lacking:
         assert (made.centers[2] == other.centers[2]).all()
         assert (made.centers[:2] == first.centers[:2]).all()
+
+
+def test_sites_of_a_part_have_no_say_in_the_fit_without_it(monkeypatch):
+    seen = []
+    whole = sureness.in_common_of
+    monkeypatch.setattr(
+        sureness, "in_common_of", lambda without: seen.append(without) or whole(without)
+    )
+    rows = people()
+    fitted(rows, 0.5)
+    (without,) = seen
+    heard = np.array([one.last.heard for one in without])
+    assert heard.shape == (5, M) and (heard.sum(axis=0) == 4).all()
 
 
 # --- classes of a site, by its labelled rows alone ------------------------------------------------

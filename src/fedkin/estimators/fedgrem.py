@@ -53,9 +53,10 @@ class FedGrEM(ShapedUse):
         goes on that foretells rows left out best, and send, for each group, how many rows it has,
         their mean and scatter. With labels for all rows "full" has one covariance for all groups
         where left-out labels are foretold better so, and groups of a site are moved together as far
-        as they are at all sites. Take it for labels: "identity" is misled by columns that go
-        together. (With `shrinkage="paper"`, gradient steps, clipping, thresholds or batches "diag"
-        and "spherical" are each site's own, the same for its groups.)
+        as they are at all sites. Where some rows have labels all rows tell what is common, and a
+        site's classes are bent to its labelled rows alone. Take it for labels: "identity" is misled
+        by columns that go together. (With `shrinkage="paper"`, gradient steps, clipping, thresholds
+        or batches "diag" and "spherical" are each site's own, the same for its groups.)
     shrinkage : {"adaptive", "paper"}
         "adaptive": each site is pulled as far as its own sampling variance warrants; nothing to
         tune, but sampling variances, hence sizes of groups, leave the site. "paper": Algorithm 1
@@ -124,6 +125,11 @@ class FedGrEM(ShapedUse):
         labels for all rows, the mean is moved as the site's other groups are.)
     classes_ : array
         Labels of the groups, where the fit had labels; the last groups may have none.
+    temperature_ : float
+        By what log probabilities of classes are divided at sites with labels, so that they are as
+        sure as left-out labels allow; one where labels are at a single site.
+    new_site_temperature_ : float
+        The same at sites that have no labels.
     sigma_ : array of shape (m,)
         Noise of the regressions, a standard deviation.
     outlier_score_ : array of shape (m,)

@@ -116,7 +116,8 @@ class ShapedUse(LabelledMixture):
 
         Weights; where groups have covariances of their own, means and covariances, too, as far as
         the rows carry them from the population's. What is shared stays. `groups` names the site of
-        each row, or one site for all of them. Regressions need y; else y may hold labels.
+        each row, or one site for all of them. Regressions need y; else y may hold labels: rows
+        that have them tell of the site's classes, all rows of its groups.
         """
         check_is_fitted(self)
         if not getattr(self._result, "shaped", False):

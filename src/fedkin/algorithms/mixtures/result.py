@@ -32,8 +32,8 @@ LEFT = {
     "class_means": "Each site also sent, for each class, how many of its rows have that label, and "
     "their mean: of one row that is the row.",
     "middle": "Each site also sent mean and variance of its columns.",
-    "foretold": "Each site also sent, once, how likely its labels are by the groups of others, at "
-    "several temperatures.",
+    "foretold": "Each site also sent, once, how likely its labels are by what is common elsewhere "
+    "and its other labels, at several temperatures.",
     "scatter": "Each site also sent the scatter of its rows about its components.",
     "residual": "Each site also sent the mean squared residual of its rows.",
     "spread": "Each site also sent the mean square of its target and of its features.",
