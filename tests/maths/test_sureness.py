@@ -8,6 +8,7 @@ from scipy.special import log_softmax, logsumexp, softmax
 
 from fedkin import Federation, FedGrEM, load
 from fedkin.algorithms.mixtures import sureness
+from fedkin.algorithms.mixtures.departures import Departure
 from fedkin.algorithms.mixtures.fedgrem import FEDGREM
 from fedkin.algorithms.mixtures.shaped import FOLDS, label_folds, surprise
 from fedkin.algorithms.mixtures.sureness import dealt, likeliest_temperature, together
@@ -104,10 +105,12 @@ def test_left_out_labels_are_foretold_by_the_others_and_what_is_common(kind, mov
         )
         each.append(borrowed.Common(*parts_of_common, 0.2 * np.eye(D) * moved))
     common = dict(zip(borrowed.Common._fields, map(np.stack, zip(*each))))
-    common |= {"alike": np.array(float(kind == "tied")), "own_weights": np.array(0.0)}
+    without = {name: array[parts] for name, array in common.items()}
+    without |= {"alike": np.full(4, float(kind == "tied")), "own_weights": np.zeros(4)}
+    without |= {"part": parts.astype(float)}
     settings = FEDGREM.settings(n_components=3, covariance_type=kind, labels=True)
     data = gaussian.prepare(clients, True)
-    asked = settings, common, {"part": parts.astype(float)}, None, None
+    asked = settings, {}, without, None, None
     found = surprise(clients, data, *asked)[0]["foretold"]
     fold = label_folds(y, clients.owner)
     for k in range(4):
@@ -283,13 +286,28 @@ def test_sites_of_a_part_have_no_say_in_the_fit_without_it(monkeypatch):
     seen = []
     whole = sureness.in_common_of
     monkeypatch.setattr(
-        sureness, "in_common_of", lambda without: seen.append(without) or whole(without)
+        sureness, "in_common_of", lambda without, part: seen.append(without) or whole(without, part)
     )
     rows = people()
     fitted(rows, 0.5)
     (without,) = seen
     heard = np.array([one.last.heard for one in without])
     assert heard.shape == (5, M) and (heard.sum(axis=0) == 4).all()
+
+
+def test_a_site_hears_of_what_is_common_without_its_own_part_and_of_no_other():
+    rng, parts = np.random.default_rng(4), np.array([1, 0, 1])
+    model = fitted(people(m=3))
+    common = model._result.common
+    fits = []
+    for _ in range(2):
+        one = Departure(
+            common._replace(centers=rng.normal(size=(3, D)), shift=None), "full", False, 3
+        )
+        fits.append(one)
+    told = sureness.in_common_of(fits, parts)
+    assert all(array.shape[0] == 3 for array in told.values())
+    assert (told["centers"] == np.stack([fits[k].common.centers for k in parts])).all()
 
 
 # --- classes of a site, by its labelled rows alone ------------------------------------------------
@@ -398,15 +416,15 @@ def test_questions_that_are_too_sharp_are_told_by_how_far_rows_are_from_their_gr
     data, centers = gaussian.prepare(clients, True), np.stack([X[y == r].mean(0) for r in range(3)])
 
     def times(spread, between):
-        matrices = np.tile(np.eye(D), (1, 3, 1, 1))
-        common = {
-            **{"centers": centers[None], "between": between * matrices},
-            **{"covariances": spread * matrices, "degrees": np.full((1, 3), 1e5)},
-            **{"concentration": np.ones((1, 3)), "n_estimates": np.array([6.0])},
-            **{"known": np.full((1, 3), 1e9), "shift": np.zeros((1, D, D))},
-            **{"alike": np.array(0.0), "own_weights": np.array(0.0)},
+        matrices = np.tile(np.eye(D), (2, 3, 1, 1))
+        without = {
+            **{"centers": np.stack([centers] * 2), "between": between * matrices},
+            **{"covariances": spread * matrices, "degrees": np.full((2, 3), 1e5)},
+            **{"concentration": np.ones((2, 3)), "n_estimates": np.full(2, 6.0)},
+            **{"known": np.full((2, 3), 1e9), "shift": np.zeros((2, D, D))},
+            **{"part": np.zeros(2), "alike": np.zeros(2), "own_weights": np.zeros(2)},
         }
-        reply, _ = surprise(clients, data, settings, common, {"part": np.zeros(2)}, None, None)
+        reply, _ = surprise(clients, data, settings, {}, without, None, None)
         return reply.behind()[MISFIT].max(axis=0)
 
     assert (times(1.0, 0.1) < 1.5).all()

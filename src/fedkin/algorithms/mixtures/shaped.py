@@ -131,20 +131,21 @@ LEFT_OUT = {
     "loglik": Field(("S",), "log likelihood of each row given the site's others, for each start"),
     "right": Field(("S",), "log probability of the rows' labels given the others, likewise"),
 }
-# What is common without each of K parts of the sites.
+# What is common without the part of the sites that a site is of: it hears of no other part, whose
+# sites it could tell by the difference.
 WITHOUT = {
-    "centers": Field(("K", "R", "d"), "centres of the groups"),
-    "between": Field(("K", "R", "d", "d"), "their covariances between sites"),
-    "covariances": Field(("K", "R", "d", "d"), "common covariances"),
-    "degrees": Field(("K", "R"), "degrees of freedom of sites' own covariances"),
-    "concentration": Field(("K", "R"), "rows that stand for the common weights"),
-    "n_estimates": Field(("K",), "groups of sites that were compared"),
-    "known": Field(("K", "R"), "as from how many rows common covariances are known"),
-    "shift": Field(("K", "d", "d"), "how groups of a site are moved alike; zero if they are not"),
+    "centers": Field(("R", "d"), "centres of the groups"),
+    "between": Field(("R", "d", "d"), "their covariances between sites"),
+    "covariances": Field(("R", "d", "d"), "common covariances"),
+    "degrees": Field(("R",), "degrees of freedom of sites' own covariances"),
+    "concentration": Field(("R",), "rows that stand for the common weights"),
+    "n_estimates": Field((), "groups of sites that were compared"),
+    "known": Field(("R",), "as from how many rows common covariances are known"),
+    "shift": Field(("d", "d"), "how groups of a site are moved alike; zero if they are not"),
+    "part": Field((), "the number of the part"),
     "alike": Field((), "one if sites have no covariances of their own"),
     "own_weights": Field((), "one if weights are not shared"),
 }
-PART = {"part": Field((), "the part that a site is of")}
 _FORETOLD = "log probability of left-out labels at each temperature, by the site's others and not"
 N_TRIED = len(shaped.TEMPERATURES)
 FORETOLD = {"foretold": Field((2, N_TRIED), _FORETOLD, empty=0.0)}
@@ -242,7 +243,7 @@ def left_out(clients, cache, settings, common, personal, memory, keys):
 def surprise(clients, cache, settings, common, personal, memory, keys):
     """How likely left-out labels are by what is common elsewhere: bent by the others, and not."""
     labels = np.full(len(clients.X), -1.0) if clients.y is None else clients.y
-    own_of = partial(_own_of, cache, settings, common, personal["part"].astype(np.intp))
+    own_of = partial(_own_of, cache, settings, personal)
     fold, found = label_folds(labels, clients.owner), np.zeros((len(cache.sizes), 2, N_TRIED))
     told = partial(shaped.foretold, owner=clients.owner, m=len(cache.sizes))
     nothing = own_of(np.full(len(labels), -1.0))
@@ -263,24 +264,19 @@ def label_folds(labels, owner):
     return fold
 
 
-def _own_of(cache, settings, common, part, labels):
+def _own_of(cache, settings, without, labels):
     """Groups of new rows at every client given what is common without its part, and its labels."""
-    kind = "tied" if common["alike"] else settings.covariance_type
-    own_weights = bool(common["own_weights"])
-    (n_parts, n_groups, d), m = common["centers"].shape, len(part)
+    kind = "tied" if without["alike"].any() else settings.covariance_type
+    m, n_groups, d = without["centers"].shape
     told = shaped.labelled_moments(cache.with_labels(labels), n_groups, kind)
-    groups = shaped.Groups(
-        np.zeros((m, 1, n_groups)),
-        np.zeros((m, 1, n_groups, d)),
-        np.zeros((m, 1, n_groups, d, d)),
-    )
-    freedom = np.zeros((m, n_groups))
-    for k in range(n_parts):
-        one = borrowed.Common(*(common[name][k] for name in borrowed.Common._fields))
+    shapes = (m, 1, n_groups), (m, 1, n_groups, d), (m, 1, n_groups, d, d)
+    groups, freedom = shaped.Groups(*map(np.zeros, shapes)), np.zeros((m, n_groups))
+    for number in np.unique(without["part"]):
+        here = without["part"] == number
+        one = borrowed.Common(*(without[name][here][0] for name in borrowed.Common._fields))
         one = one if one.shift.any() else one._replace(shift=None)
-        here = part == k
         moments = (moment[here] for moment in told[:3])
-        own = borrowed.posterior(*moments, one, kind, own_weights)
+        own = borrowed.posterior(*moments, one, kind, bool(without["own_weights"].any()))
         covariances, freedom[here] = borrowed.predictive(own, one, kind)
         for array, value in zip(groups, (own.weights, own.means, covariances)):
             array[here, 0] = value
@@ -316,7 +312,7 @@ STEPS = {
     "shared_moments": Step(shared_moments, OF_STARTS, SHARED, SHARED_OWN),
     "own_moments": Step(own_moments, OF_STARTS, personal=OWN),
     "left_out": Step(left_out, LEFT_OUT, personal=HELD),
-    "surprise": Step(surprise, FORETOLD, WITHOUT, PART, most=1),
+    "surprise": Step(surprise, FORETOLD, personal=WITHOUT, most=1),
 }
 
 
@@ -356,8 +352,8 @@ def program(roster: Roster, settings: Any, aligned: Floats | None = None) -> Pro
         return found
     if start.named and not start.all_named:
         found = with_classes(found, fit, start.labelled)
-    found = replace(found, class_counts=start.labelled[0])
-    return replace(found, temperatures=(yield from temperatures(fit, start, settings.max_rounds)))
+    unsure = yield from temperatures(fit, start, settings.max_rounds)
+    return replace(found, class_counts=start.labelled[0], temperatures=unsure)
 
 
 def result_of(

@@ -55,10 +55,8 @@ def temperatures(
         replies = yield from start.turns.ask(asked, len(without))
         for k, one in enumerate(without):
             one.advance(_of_some(replies, part != k), k)
-    own = {"part": part.astype(float)}
-    replies = yield Ask(
-        "surprise", in_common_of(without), own, note="labels foretold", needed=False
-    )
+    own = in_common_of(without, part)
+    replies = yield Ask("surprise", personal=own, note="labels foretold", needed=False)
     told, labels = replies["foretold"], counts.sum(axis=1)[replies.clients]
     return np.array([likeliest_temperature(together(told[:, way], labels)) for way in range(2)])
 
@@ -118,8 +116,8 @@ def _of_some(replies: Replies, kept: Bools) -> Replies:
     return Replies(replies.clients[some], {name: a[some] for name, a in replies.items()})
 
 
-def in_common_of(without: Sequence[Departure]) -> dict[str, Floats]:
-    """What is common without each part, one after the other."""
+def in_common_of(without: Sequence[Departure], part: Indices) -> dict[str, Floats]:
+    """What is common without its own part, for every site (m, ...)."""
     none = np.zeros_like(without[0].common.between[0])
     flags = {"alike": without[0].kind == "tied", "own_weights": without[0].own_weights}
     each = [
@@ -128,7 +126,8 @@ def in_common_of(without: Sequence[Departure]) -> dict[str, Floats]:
     ]
     found = dict(zip(borrowed.Common._fields, map(np.stack, zip(*each))))
     found["known"] = np.minimum(found["known"], MOST)
-    return found | {name: np.array(float(flag)) for name, flag in flags.items()}
+    found = {name: array[part] for name, array in found.items()} | {"part": part.astype(float)}
+    return found | {name: np.full(len(part), float(flag)) for name, flag in flags.items()}
 
 
 def together(foretold: Floats, labels: Floats) -> Floats:
