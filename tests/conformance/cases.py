@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -38,6 +38,7 @@ class Case:
     personal : names of arrays of the result that hold one entry per client
     never_met : a `tol` that is allowed, but that no fit of a few rounds meets
     any_target : the target may be any number; False: it is a count or a class
+    tells_counts : it tells how many rows a class has: small whole numbers, as classes are
     """
 
     name: str
@@ -55,6 +56,7 @@ class Case:
     personal: tuple[str, ...] = ()
     never_met: float = -1.0
     any_target: bool = True
+    tells_counts: bool = False
 
     def chosen(self, **changes: Any) -> Settings:
         """The settings as engines take them."""
@@ -263,6 +265,20 @@ def grouped_federation(n_clients: int = 7, seed: int = 0) -> Federation:
     return Federation.from_clients(clients)
 
 
+def classed_federation(n_clients: int = 7, seed: int = 0, every: int = 1) -> Federation:
+    """The same groups, with the group of every so many rows as target, -1 for the others.
+
+    Two rows of a group at least: the mean of one is that row, as its field says.
+    """
+    rows, clients = grouped_federation(n_clients, seed), {}
+    for k, name in enumerate(rows.names):
+        X = rows.client(k)[0]
+        group, pair = np.arange(len(X)) % 2, np.arange(len(X)) // 2
+        known = (pair % every == 0) | (pair < 2)
+        clients[name] = (X, np.where(known, group, -1).astype(float))
+    return Federation.from_clients(clients)
+
+
 def _em(log_density: Callable[[Any], np.ndarray], maximise: Callable[[np.ndarray], Any], start):
     """Plain EM on one table; parameters, and the log likelihood at the end."""
     parameters, weights = start, np.array([0.5, 0.5])
@@ -375,6 +391,26 @@ MIXTURE_CASES = (
         settings={"covariance_type": "full", "n_restarts": 4},
         pooled={"n_components": 1, "init": NEAR_MEANS[:1]},
         oracle=lambda X, y: {"centers": X.mean(axis=0)[None]},
+    ),
+    *(
+        replace(
+            _mixture(
+                "fedgrem",
+                variant,
+                settings={"covariance_type": "full", "labels": True, "share_weights": True},
+                pooled={"labels": False, "n_components": 1, "init": NEAR_MEANS[:1]},
+                oracle=lambda X, y: {"centers": X.mean(axis=0)[None]},
+                also=("temperatures", *also),
+                start_counts=True,
+                any_target=False,
+                tells_counts=True,
+            ),
+            make=partial(classed_federation, every=every),
+        )
+        for variant, every, also in (
+            ("full, all labels", 1, ()),
+            ("full, some labels", 3, ("class_means", "class_predictive")),
+        )
     ),
     _mixture("fedem", "plain"),
     _mixture("fedem", "pooled", settings={"average": "pooled"}),

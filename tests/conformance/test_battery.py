@@ -303,7 +303,7 @@ def test_nothing_but_the_declared_fields_leaves_a_client(case, tmp_path):
     data = case.federation()
     fit(case, data, ledger=tmp_path)
     ledger = Ledger(tmp_path)
-    raw = np.concatenate([data.X.ravel(), data.y])
+    raw = np.concatenate([data.X.ravel(), [] if case.tells_counts else data.y])
     lines = ledger.lines()
     assert lines
     for line in lines:
