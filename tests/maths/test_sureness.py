@@ -406,6 +406,23 @@ def test_classes_of_sites_are_kept(tmp_path):
         )
 
 
+def test_models_that_were_kept_before_there_were_temperatures_predict_as_they_did():
+    X, y, site = people(m=4)
+    model = fitted((X, y, site), 0.5)
+    lacking = (*model._result.of_classes, "class_counts", "temperatures")
+    run = replace(model._run, result=replace(model._result, **dict.fromkeys(lacking)))
+    del model.temperature_, model.new_site_temperature_
+    model._read(run)
+    assert not hasattr(model, "temperature_")
+    model.adapt(X[:30] + 2.0, y[:30], groups="new")
+    data = gaussian.prepare(Federation.from_groups(X, np.full(len(X), "new")))
+    weights, means, covariances, freedom = (part[None] for part in model._adapted["new"])
+    groups = shaped.Groups(weights[:, None], means[:, None], covariances[:, None])
+    joint = shaped.log_joint(data, groups, freedom)
+    found = model.predict_proba(X, groups=np.full(len(X), "new"))
+    np.testing.assert_allclose(found, softmax(joint, axis=1))
+
+
 # --- what a question may ask ---------------------------------------------------------------------
 
 

@@ -58,7 +58,7 @@ class ShapedUse(LabelledMixture):
         self.covariance_ = of_kind(result.covariances[0] if kind == "tied" else result.scale, kind)
         self.group_covariance_ = of_kind(result.covariances, kind)
         self.degrees_, self.lacking_ = result.degrees, result.lacking
-        if self._used.labels:
+        if result.temperatures is not None:
             self.temperature_, self.new_site_temperature_ = map(float, result.temperatures)
 
     def _temperatures(self, clients: Federation) -> Any:
@@ -200,7 +200,7 @@ class ShapedUse(LabelledMixture):
         new = borrowed.posterior(nothing, *shapes, common, kind, keep)
         fit: Any = new.weights, new.means, *borrowed.predictive(new, common, kind)
         # Groups that have no labels anywhere are told by all rows, and the others beside them.
-        classes = classes and len(getattr(self, "classes_", ())) == n_groups
+        classes = classes and hasattr(self, "temperature_") and len(self.classes_) == n_groups
         told = classes and result.class_means is not None
         known = tuple(result[name] for name in (result.of_classes if told else result.of_groups))
         here, learn = places >= 0, places < 0
