@@ -23,6 +23,7 @@ SANDWICH = ("tests/maths/models/test_sandwich.py",)
 COMPONENT_ERRORS = ("tests/maths/models/test_component_errors.py",)
 MISFIT = ("tests/maths/models/test_misfit.py",)
 SURENESS = ("tests/maths/test_sureness.py",)
+BENT = ("tests/maths/test_bent_covariances.py",)
 IMPLAUSIBLE = ("tests/discordant/test_implausible_sites.py",)
 
 MUTANTS = (
@@ -1302,7 +1303,7 @@ MUTANTS = (
     ),
     Mutant(
         "degrees of freedom from the wide grid alone",
-        "shrinkage/in_common.py",
+        "shrinkage/degrees.py",
         "WIDE_STEP, HALVES = 8, (4, 2, 1)",
         "WIDE_STEP, HALVES = 8, ()",
         ("tests/maths/test_borrowed.py::test_the_likeliest_degrees_of_the_whole_grid_are_found",),
@@ -1323,7 +1324,7 @@ MUTANTS = (
     ),
     Mutant(
         "degrees of the last round kept in any case",
-        "shrinkage/in_common.py",
+        "shrinkage/degrees.py",
         "return at if top.all() else None",
         "return at",
         ("tests/maths/test_borrowed.py::test_the_likeliest_degrees_of_the_whole_grid_are_found",),
@@ -1411,5 +1412,26 @@ MUTANTS = (
         "begin = len(fit) if classes else 0",
         "begin = 0",
         SURENESS,
+    ),
+    Mutant(
+        "covariances inside sites told by few rows alone",
+        "shrinkage/in_common.py",
+        "if seen.sum() > FEW:",
+        "if False:",
+        BENT,
+    ),
+    Mutant(
+        "a single covariance bent by as many rows as it may be",
+        "shrinkage/degrees.py",
+        "belief @ (beyond / (beyond + told * times))",
+        "(beyond / (beyond + told * times))[-1]",
+        BENT,
+    ),
+    Mutant(
+        "a covariance not bent to its target",
+        "shrinkage/in_common.py",
+        "share * target + (1.0 - share) * covariance",
+        "covariance",
+        BENT,
     ),
 )

@@ -16,7 +16,7 @@ from fedkin.models import left_out_rows
 from fedkin.models import shaped_mixture as shaped
 from fedkin.models.packed_matrices import packed, unpacked
 from fedkin.protocol import Replies, Roster
-from fedkin.shrinkage import borrowed, in_common
+from fedkin.shrinkage import borrowed, degrees, in_common
 
 # --- the E-step against densities of SciPy -------------------------------------------------------
 
@@ -106,7 +106,7 @@ def test_degrees_of_freedom_are_found_from_scatter(kind, d, beyond):
     z = rooted @ rng.normal(size=(n_sites, d, rows))
     scatter = packed(z @ z.swapaxes(-1, -2), kind)[:, None]
     counts = np.full((n_sites, 1), float(rows))
-    found = in_common.best_degrees(scatter, counts, np.eye(d)[None], kind)[0]
+    found = degrees.best_degrees(scatter, counts, np.eye(d)[None], kind)[0]
     assert beyond / 1.6 < found < 1.6 * beyond
 
 
@@ -470,12 +470,12 @@ def test_the_likeliest_degrees_of_the_whole_grid_are_found(beyond):
         return (before + np.array([multigammaln(a, d) for a in after]) - after * volume).sum()
 
     told = packed(scatter, "full")
-    found = in_common.best_degrees(told, rows, np.tile(np.eye(d), (2, 1, 1)), "full")
+    found = degrees.best_degrees(told, rows, np.tile(np.eye(d), (2, 1, 1)), "full")
     for r in range(2):
-        wanted = in_common.DEGREES[np.argmax([loglik(v, r) for v in in_common.DEGREES])]
+        wanted = degrees.DEGREES[np.argmax([loglik(v, r) for v in degrees.DEGREES])]
         assert found[r] == wanted
-    for before in (found, in_common.DEGREES[[0, -1]], np.array([7.0, 8.0])):
-        again = in_common.best_degrees(told, rows, np.tile(np.eye(d), (2, 1, 1)), "full", before)
+    for before in (found, degrees.DEGREES[[0, -1]], np.array([7.0, 8.0])):
+        again = degrees.best_degrees(told, rows, np.tile(np.eye(d), (2, 1, 1)), "full", before)
         np.testing.assert_array_equal(again, found)
 
 
@@ -582,7 +582,7 @@ def test_multivariate_gamma_is_scipys(order):
     values = np.array([[3.1, 3.5], [40.0, 5e4]])
     constant = order * (order - 1) / 4 * np.log(np.pi)
     wanted = [[multigammaln(value, order) for value in row] for row in values]
-    found = in_common.log_multigamma(values, order) + constant
+    found = degrees.log_multigamma(values, order) + constant
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 

@@ -8,19 +8,11 @@ common covariances and degrees of freedom (`best_degrees`), the Dirichlet of the
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
-from scipy.special import gammaln, psi
+from scipy.special import psi
 
-from fedkin.arrays import Floats, Indices
+from fedkin.arrays import Floats
 from fedkin.models.packed_matrices import packed, unpacked
-from fedkin.models.small_matrices import (
-    Tridiagonal,
-    inverse_roots,
-    log_determinants,
-    tridiagonal,
-)
 from fedkin.shrinkage import site_shifts
 from fedkin.shrinkage.borrowed import (
     FEW,
@@ -29,19 +21,14 @@ from fedkin.shrinkage.borrowed import (
     Common,
     about_means,
     axes_of,
-    block,
     held_means,
     members_of,
     shaped,
     turned,
 )
+from fedkin.shrinkage.degrees import best_degrees, share_of_target
 from fedkin.shrinkage.spread import belonging
 
-# Degrees beyond the least that has a mean: from hardly any borrowing to no differences to speak of.
-# Neighbours differ by a fifth, which changes a site's covariance by a few per cent at most.
-DEGREES = np.geomspace(1.0, 1e5, 64)
-# How they are tried: so far apart first, then by halves about the best.
-WIDE_STEP, HALVES = 8, (4, 2, 1)
 # Passes of the Dirichlet's fixed point inside one round; rounds go on from where they ended.
 PASSES = 10
 # Bounds of the Dirichlet's total: no borrowing, and all of it.
@@ -73,7 +60,8 @@ def learn(
     if kind != "identity":
         each = _together(counts, means, scatter, centers, kind)
         least = least_variance(counts, means)
-        covariances, known = _of_groups(each, n_rows, "tied" if alike else kind, least)
+        straight = np.diag(np.diag(_average(each, n_rows, least)))
+        covariances, known = _of_groups(each, n_rows, "tied" if alike else kind, least, straight)
         common = common._replace(covariances=covariances, known=known)
     if rows is not None:
         n_rows = members_of(counts, rows, common.concentration).sum(axis=0)
@@ -251,20 +239,45 @@ def _learn_covariances(counts, means, scatter, common, kind):
     each = np.einsum("mr,mrq->rq", weight, used) / np.maximum(told, FEW)[:, None]
     each = unpacked(each, means.shape[-1], kind)
     each = np.where((told > FEW)[:, None, None], each, common.covariances)
-    covariances, known = _of_groups(each, told, kind, least_variance(counts, means))
+    least = least_variance(counts, means)
+    seen = np.where(held.belongs > 0.5, counts, 0.0)
+    target = None
+    if seen.sum() > FEW:
+        target = _sites_together(seen, means, scatter, common.centers, kind, least)
+    covariances, known = _of_groups(each, told, kind, least, target)
     return common._replace(covariances=covariances, degrees=degrees, known=known)
 
 
+def _sites_together(counts, means, scatter, centers, kind, least):
+    """The covariance (d, d) of rows about the centres of their groups, whatever their site.
+
+    It is as wide as what is between sites and inside them together, and known from all rows. Bent
+    to its diagonal, as far as they do not tell more.
+    """
+    n_rows = counts.sum(axis=0)
+    some = np.where(counts[..., None] > FEW, scatter, 0.0)
+    each = _together(counts, means, some, centers, kind)
+    whole = _average(each, n_rows, least)
+    return pulled(whole, float(n_rows.sum()), np.diag(np.diag(whole)), kind)
+
+
 def _of_groups(
-    covariances: Floats, told: Floats, kind: str, least: float = 0.0
+    covariances: Floats,
+    told: Floats,
+    kind: str,
+    least: float = 0.0,
+    target: Floats | None = None,
 ) -> tuple[Floats, Floats]:
     """Covariances of groups (R, d, d), known from `told` rows each, bent to their average.
 
-    And as from how many rows they are known then, (R,).
+    And as from how many rows they are known then, (R,). The average is itself bent to a target
+    (d, d), if there is one.
     """
     told = np.maximum(told, FEW)
     whole = told.sum()
-    average = floored(np.einsum("r,rij->ij", told, covariances) / whole, least)
+    average = _average(covariances, told, least)
+    if target is not None:
+        average = pulled(average, float(whole), target, kind)
     share = np.ones(len(told))
     if kind == "tied":
         bent = np.broadcast_to(average, covariances.shape).copy()
@@ -277,90 +290,23 @@ def _of_groups(
     return bent, 1.0 / (share**2 / whole + (1.0 - share) ** 2 / told)
 
 
+def _average(covariances: Floats, told: Floats, least: float) -> Floats:
+    """The average (d, d) of covariances that are known from `told` rows each."""
+    told = np.maximum(told, FEW)
+    return floored(np.einsum("r,rij->ij", told, covariances) / told.sum(), least)
+
+
+def pulled(covariance: Floats, told: float, target: Floats, kind: str) -> Floats:
+    """A covariance (d, d), known from `told` rows, and a target, mixed by likelihood."""
+    share = share_of_target(covariance, told, target, kind)
+    return np.asarray(share * target + (1.0 - share) * covariance)
+
+
 def _share_of_average(covariances, told, average, kind):
     """How far covariances (R, d, d), known from `told` rows each, are bent to their average."""
     scatter = packed(told[:, None, None] * covariances, kind)
     beyond = best_degrees(scatter[:, None], told[:, None], average[None], kind)[0]
     return beyond / (beyond + told)
-
-
-def best_degrees(
-    scatter: Floats, rows: Floats, covariances: Floats, kind: str, before: Floats | None = None
-) -> Floats:
-    """Degrees of freedom beyond the least (R,), the likeliest of a grid, from scatter (m, R, q).
-
-    In coordinates in which the common covariance is the identity, scatter with two diagonals, all
-    degrees are tried at the cost of one. Every eighth of them first, then closer and closer about
-    the best: the likelihood has one top. Where those of the round `before` (R,) are likelier than
-    their neighbours it is these.
-    """
-    order, times = block(kind, covariances.shape[-1])
-    form, n_rows = in_units_of(scatter, covariances, kind), rows * times
-    n_blocks, some = len(form.main), rows > FEW
-
-    def loglik(places: Indices) -> Floats:
-        beyond = DEGREES[places]
-        whole = beyond + order + 1.0
-        gain = log_multigamma((whole + n_rows) / 2, order) - log_multigamma(whole / 2, order)
-        if order == 1:
-            gain = gain * n_blocks
-        level = 0.5 * whole * n_blocks * np.log(beyond)
-        spread = 0.5 * (whole + n_rows) * log_determinants(form, beyond)
-        return np.asarray(np.where(some, gain + level - spread, 0.0).sum(axis=0))
-
-    if before is not None and (at := _still_best(loglik, before)) is not None:
-        return DEGREES[at]
-    best = np.zeros(scatter.shape[1], dtype=np.intp)
-    reached = loglik(best)
-    tried = [np.full_like(best, place) for place in range(WIDE_STEP, len(DEGREES), WIDE_STEP)]
-    for step in (0, *HALVES):
-        for places in tried if not step else (best - step, best + step):
-            inside = np.clip(places, 0, len(DEGREES) - 1)
-            found = loglik(inside)
-            better = found > reached
-            best, reached = np.where(better, inside, best), np.where(better, found, reached)
-    return DEGREES[best]
-
-
-def _still_best(loglik: Callable[[Indices], Floats], before: Floats) -> Indices | None:
-    """Places on the grid of degrees that all are likelier than their neighbours; else None."""
-    at = np.searchsorted(DEGREES, before)
-    if not np.array_equal(DEGREES[np.minimum(at, len(DEGREES) - 1)], before):
-        return None
-    reached = loglik(at)
-    lower, higher = np.maximum(at - 1, 0), np.minimum(at + 1, len(DEGREES) - 1)
-    # The first of equals, as in the search.
-    top = ((loglik(lower) < reached) | (at == lower)) & (loglik(higher) <= reached)
-    return at if top.all() else None
-
-
-def in_units_of(scatter: Floats, covariances: Floats, kind: str) -> Tridiagonal:
-    """Scatter (m, R, q) where the common covariance (R, d, d) is the identity.
-
-    One number a column for "diag", their sum for "spherical".
-    """
-    if kind not in ("diag", "spherical"):
-        return tridiagonal(scatter, inverse_roots(covariances))
-    variances = np.einsum("rii->ri", covariances)
-    if kind == "spherical":
-        variances = variances.mean(axis=1, keepdims=True)
-    ratio = (scatter / variances).transpose(2, 0, 1)
-    return Tridiagonal(ratio, np.empty((0, *ratio.shape[1:])))
-
-
-def log_multigamma(values: Floats | float, order: int) -> Floats:
-    """Logarithm of the multivariate gamma function, without its constant.
-
-    Gamma functions at steps of one half: two of them, the others by Gamma(x + 1) = x Gamma(x).
-    """
-    values = np.asarray(values)
-    total: Floats = np.zeros(values.shape)
-    for last in range(max(order - 2, 0), order):
-        n_steps, lowest = last // 2, values - 0.5 * last
-        total += (n_steps + 1) * gammaln(lowest)
-        for step in range(n_steps):
-            total += (n_steps - step) * np.log(lowest + step)
-    return total
 
 
 def floored(covariance: Floats, least: float = 0.0) -> Floats:

@@ -18,6 +18,7 @@ from fedkin.arrays import Arrays, Bools, Floats
 from fedkin.models.packed_matrices import n_numbers
 from fedkin.protocol import Ask, LastReplies, Replies
 from fedkin.shrinkage import borrowed, in_common
+from fedkin.shrinkage.degrees import DEGREES
 from fedkin.ties import tied_order
 
 # After so many rounds the half that foretells less of the mixtures that are compared is given up.
@@ -128,9 +129,7 @@ def one_covariance(common: borrowed.Common) -> borrowed.Common:
     share = common.concentration / common.concentration.sum()
     average = np.einsum("r,rij->ij", share, common.covariances)
     alike = np.broadcast_to(average, common.covariances.shape)
-    return common._replace(
-        covariances=alike, degrees=np.full_like(common.degrees, in_common.DEGREES[-1])
-    )
+    return common._replace(covariances=alike, degrees=np.full_like(common.degrees, DEGREES[-1]))
 
 
 def with_shifts(common: borrowed.Common) -> borrowed.Common:
