@@ -10,8 +10,12 @@ from fedkin import Federation, FedGrEM, load
 from fedkin.algorithms.mixtures import sureness
 from fedkin.algorithms.mixtures.departures import Departure
 from fedkin.algorithms.mixtures.fedgrem import FEDGREM
-from fedkin.algorithms.mixtures.shaped import FOLDS, label_folds, surprise
-from fedkin.algorithms.mixtures.sureness import dealt, likeliest_temperature, together
+from fedkin.algorithms.mixtures.foretold import FOLDS, label_folds, surprise
+from fedkin.algorithms.mixtures.sureness import (
+    dealt,
+    likeliest_temperature,
+    together,
+)
 from fedkin.engines.inprocess import InProcess
 from fedkin.models import gaussian_mixture as gaussian
 from fedkin.models import shaped_mixture as shaped
@@ -48,6 +52,12 @@ def fitted(rows, share=1.0, **options):
     options = {"covariance_type": "full", **options}
     model = FedGrEM(N_CLASSES, random_state=0, **options)
     return model.fit(X, np.where(known(len(y), share), y, -1), groups=site)
+
+
+def by_all_rows(model):
+    """A fit in which labelled rows alone have no say."""
+    model.labelled_share_ = model.new_site_labelled_share_ = 0.0
+    return model
 
 
 # --- what a site tells ---------------------------------------------------------------------------
@@ -105,13 +115,13 @@ def test_left_out_labels_are_foretold_by_the_others_and_what_is_common(kind, mov
         )
         each.append(borrowed.Common(*parts_of_common, 0.2 * np.eye(D) * moved))
     common = dict(zip(borrowed.Common._fields, map(np.stack, zip(*each))))
-    without = {name: array[parts] for name, array in common.items()}
-    without |= {"alike": np.full(4, float(kind == "tied")), "own_weights": np.zeros(4)}
+    without = {name: array[parts][:, None] for name, array in common.items()}
+    without |= {"alike": np.full((4, 1), float(kind == "tied")), "own_weights": np.zeros(4)}
     without |= {"part": parts.astype(float)}
     settings = FEDGREM.settings(n_components=3, covariance_type=kind, labels=True)
     data = gaussian.prepare(clients, True)
     asked = settings, {}, without, None, None
-    found = surprise(clients, data, *asked)[0]["foretold"]
+    found = surprise(clients, data, *asked)[0]["foretold"][:, :, 0]
     fold = label_folds(y, clients.owner)
     for k in range(4):
         own, one = clients.owner == k, each[parts[k]]
@@ -217,7 +227,7 @@ def test_sites_that_differ_have_a_temperature_of_their_own_and_new_ones_another(
 @pytest.mark.parametrize("share", [0.3, 0.1])
 def test_classes_of_few_labels_are_told_less_surely_and_no_otherwise(share):
     # With all labels wide covariances are unsure enough of classes with long tails.
-    model = fitted(people(tails=2.5), share)
+    model = by_all_rows(fitted(people(tails=2.5), share))
     new = people(tails=2.5, n=200)
     groups, cooled = model.predict(new[0], groups=new[2]), loss(model, *new)
     assert model.temperature_ > 1.3
@@ -286,13 +296,15 @@ def test_sites_of_a_part_have_no_say_in_the_fit_without_it(monkeypatch):
     seen = []
     whole = sureness.in_common_of
     monkeypatch.setattr(
-        sureness, "in_common_of", lambda without, part: seen.append(without) or whole(without, part)
+        sureness, "in_common_of", lambda ways, part: seen.append(ways) or whole(ways, part)
     )
     rows = people()
     fitted(rows, 0.5)
-    (without,) = seen
-    heard = np.array([one.last.heard for one in without])
-    assert heard.shape == (5, M) and (heard.sum(axis=0) == 4).all()
+    first, second = seen
+    assert (len(first), len(second)) == (3, 2)
+    for without in first:
+        heard = np.array([one.last.heard for one in without])
+        assert heard.shape == (5, M) and (heard.sum(axis=0) == 4).all()
 
 
 def test_a_site_hears_of_what_is_common_without_its_own_part_and_of_no_other():
@@ -305,9 +317,11 @@ def test_a_site_hears_of_what_is_common_without_its_own_part_and_of_no_other():
             common._replace(centers=rng.normal(size=(3, D)), shift=None), "full", False, 3
         )
         fits.append(one)
-    told = sureness.in_common_of(fits, parts)
+    told = sureness.in_common_of([fits, fits[::-1]], parts)
     assert all(array.shape[0] == 3 for array in told.values())
-    assert (told["centers"] == np.stack([fits[k].common.centers for k in parts])).all()
+    for w, way in enumerate((fits, fits[::-1])):
+        wanted = np.stack([way[k].common.centers for k in parts])
+        assert (told["centers"][:, w] == wanted).all()
 
 
 # --- classes of a site, by its labelled rows alone ------------------------------------------------
@@ -329,6 +343,7 @@ def test_a_site_s_classes_are_what_labelled_rows_add_to_what_is_common():
     for name, one in zip(result.of_classes, wanted):
         np.testing.assert_allclose(result[name], one, rtol=1e-6, atol=1e-9)
     # Probabilities are of these, densities of the groups that all rows make.
+    by_all_rows(model)
     data = gaussian.prepare(Federation.from_groups(X, site))
     for names, found in (
         (result.of_classes, model.predict_proba(X, groups=site)),
@@ -438,9 +453,10 @@ def test_questions_that_are_too_sharp_are_told_by_how_far_rows_are_from_their_gr
             **{"centers": np.stack([centers] * 2), "between": between * matrices},
             **{"covariances": spread * matrices, "degrees": np.full((2, 3), 1e5)},
             **{"concentration": np.ones((2, 3)), "n_estimates": np.full(2, 6.0)},
-            **{"known": np.full((2, 3), 1e9), "shift": np.zeros((2, D, D))},
-            **{"part": np.zeros(2), "alike": np.zeros(2), "own_weights": np.zeros(2)},
+            **{"known": np.full((2, 3), 1e9), "shift": np.zeros((2, D, D)), "alike": np.zeros(2)},
         }
+        without = {name: array[:, None] for name, array in without.items()}
+        without |= {"part": np.zeros(2), "own_weights": np.zeros(2)}
         reply, _ = surprise(clients, data, settings, {}, without, None, None)
         return reply.behind()[MISFIT].max(axis=0)
 

@@ -130,6 +130,12 @@ class FedGrEM(ShapedUse):
         sure as left-out labels allow; one where labels are at a single site.
     new_site_temperature_ : float
         The same at sites that have no labels.
+    labelled_share_ : float
+        By which share probabilities of classes at sites with labels are those that labelled rows
+        alone tell, as left-out labels are foretold best; zero where all rows have labels. The rest
+        is told by all rows, whose groups need not be the classes.
+    new_site_labelled_share_ : float
+        The same at sites that have no labels.
     sigma_ : array of shape (m,)
         Noise of the regressions, a standard deviation.
     outlier_score_ : array of shape (m,)

@@ -67,10 +67,6 @@ class FittedMixture(DensityMixin, FederatedEstimator):
         needs_none = self._used.covariance_type == "identity" and not self._uses_target()
         return result.centers is None or (result.scale is None and not needs_none)
 
-    def _temperatures(self, clients: Federation) -> Any:
-        """By what log probabilities of groups are divided at each site, (k,)."""
-        return np.ones(clients.n_clients)
-
     @property
     def _tells_spread(self) -> bool:
         """Whether `predict` has standard deviations to tell."""
@@ -86,8 +82,7 @@ class FittedMixture(DensityMixin, FederatedEstimator):
         clients, place = self._clients(X, y, groups)
         if self._uses_target() and clients.y is None:
             return self._prior(clients)[place]
-        unsure = self._temperatures(clients)[clients.owner, None]
-        return softmax((self._class_joint(clients) / unsure)[place], axis=1)
+        return self._class_shares(clients)[place]
 
     def score_samples(self, X, y=None, groups=None):
         """Log density of each row (of its y given x, for regressions), (n,)."""
@@ -227,6 +222,6 @@ class FittedMixture(DensityMixin, FederatedEstimator):
         """log(weight * density) of each row and group, (n, R)."""
         return self._family.log_joint(self._family.prepare(clients), self._at(clients))
 
-    def _class_joint(self, clients: Federation) -> np.ndarray:
-        """The same where it is asked which group a row is of."""
-        return self._log_joint(clients)
+    def _class_shares(self, clients: Federation) -> np.ndarray:
+        """Probability of each group for each row, (n, R)."""
+        return softmax(self._log_joint(clients), axis=1)

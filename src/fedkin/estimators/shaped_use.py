@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from scipy.special import logsumexp
+from scipy.special import logsumexp, softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
@@ -60,16 +60,17 @@ class ShapedUse(LabelledMixture):
         self.degrees_, self.lacking_ = result.degrees, result.lacking
         if result.temperatures is not None:
             self.temperature_, self.new_site_temperature_ = map(float, result.temperatures)
+            share = np.zeros(2) if result.taught_share is None else result.taught_share
+            self.labelled_share_, self.new_site_labelled_share_ = map(float, share)
 
-    def _temperatures(self, clients: Federation) -> Any:
-        if not hasattr(self, "temperature_"):
-            return super()._temperatures(clients)
+    def _has_labels(self, clients: Federation) -> np.ndarray:
+        """Whether labels of these sites are known, (k,)."""
         places, labelled = self._places(clients), self._result.class_counts.sum(axis=1) > 0
         known = np.where(places >= 0, labelled[places], False)
         for k, name in enumerate(clients.names):
             if name in self._adapted:
                 known[k] = self._adapted[name][-1].any()
-        return np.where(known, self.temperature_, self.new_site_temperature_)
+        return known
 
     def _warn(self, federation: Federation | None) -> None:
         self._warn_of_rules()
@@ -139,19 +140,29 @@ class ShapedUse(LabelledMixture):
         return self
 
     def _classes_of(self, clients: Federation) -> tuple[np.ndarray, ...]:
-        """The same by labelled rows alone, and their counts.
+        """The same by labelled rows, in every way there is, and their counts.
 
         Of a site without any, weights are those of its other rows.
         """
-        common, kind = self._result.common, self._used.covariance_type
         data, keep = gaussian.prepare(clients, True), self._used.share_weights is False
-        counts, means, scatter, _ = shaped.labelled_moments(data, len(common.centers), kind)
-        own = borrowed.posterior(counts, means, scatter, common, kind, keep)
-        fit = own.weights, own.means, *borrowed.predictive(own, common, kind)
-        learn = counts.sum(axis=1) <= 0
-        if learn.any():
-            fit = self._with_learnt_weights(clients, fit, learn, common)
-        return *fit, counts
+        found: list[np.ndarray] = []
+        for common, kind in self._ways_of_classes():
+            counts, means, scatter, _ = shaped.labelled_moments(data, len(common.centers), kind)
+            own = borrowed.posterior(counts, means, scatter, common, kind, keep)
+            fit = own.weights, own.means, *borrowed.predictive(own, common, kind)
+            learn = counts.sum(axis=1) <= 0
+            if learn.any():
+                fit = self._with_learnt_weights(clients, fit, learn, common)
+            found += fit
+        return *found, counts
+
+    def _ways_of_classes(self) -> list[tuple[Any, str]]:
+        """What is common to classes and its kind: by all rows, and by labelled rows alone."""
+        result, kind = self._result, self._used.covariance_type
+        ways = [(result.common, kind)]
+        if result.taught_share is not None:
+            ways.append((result.taught, "tied" if result.taught_alike else kind))
+        return ways
 
     def _own_of(self, clients: Federation) -> tuple[np.ndarray, ...]:
         """Weights, means, covariances and freedom of these sites given what all share."""
@@ -179,41 +190,65 @@ class ShapedUse(LabelledMixture):
             return super()._weights_of(clients)
         return self._at(clients)[0]
 
-    def _class_joint(self, clients: Federation) -> np.ndarray:
-        if not getattr(self._result, "shaped", False):
-            return super()._class_joint(clients)
-        return self._family.log_joint(self._family.prepare(clients), self._at(clients, True))
+    def _class_shares(self, clients: Federation) -> np.ndarray:
+        if not hasattr(self, "temperature_"):
+            return super()._class_shares(clients)
+        known, result, rows = self._has_labels(clients), self._result, self._family.prepare(clients)
 
-    def _at(self, clients: Federation, classes: bool = False) -> Any:
-        """Weights, means, covariances of prediction and freedom of these sites.
+        def shares(way: int, temperatures: Any) -> np.ndarray:
+            joint = self._family.log_joint(rows, self._classes_at(clients, way))
+            unsure = np.where(known, *temperatures)[clients.owner, None]
+            return softmax(joint / unsure, axis=1)
 
-        Of groups, or where it is asked which class a row is of.
-        """
+        by_all = shares(0, (self.temperature_, self.new_site_temperature_))
+        if result.taught_share is None or not self._classes_are_groups():
+            return by_all
+        by_labelled = shares(1, result.taught_temperatures)
+        share = np.where(known, self.labelled_share_, self.new_site_labelled_share_)
+        return by_all + share[clients.owner, None] * (by_labelled - by_all)
+
+    def _classes_are_groups(self) -> bool:
+        """Whether every group has labels somewhere."""
+        return len(self.classes_) == len(self._result.centers)
+
+    def _at(self, clients: Federation) -> Any:
+        """Weights, means, covariances of prediction and freedom of these sites."""
         result = self._result
         if not getattr(result, "shaped", False):
             return super()._at(clients)
-        places, kind = self._places(clients), self._used.covariance_type
-        common, (n_groups, d) = result.common, result.centers.shape
+        way = result.common, self._used.covariance_type
+        return self._values_at(clients, way, result.of_groups, 0)
+
+    def _classes_at(self, clients: Federation, way: int) -> Any:
+        """The same where it is asked which class a row is of.
+
+        Groups that have no labels anywhere are told by all rows, and the others beside them.
+        """
+        result = self._result
+        names = result.of_classes if way == 0 else result.of_taught
+        if not self._classes_are_groups():
+            return self._at(clients)
+        told = names if names[0] in result else result.of_groups
+        return self._values_at(clients, self._ways_of_classes()[way], told, 1 + way)
+
+    def _values_at(self, clients: Federation, way: Any, names: Any, begin: int) -> Any:
+        """Values of the fit by names; of `adapt`, its parts that begin at a number; or common."""
+        result, (common, kind) = self._result, way
+        places, (n_groups, d) = self._places(clients), common.centers.shape
         m, nothing = len(places), np.zeros((len(places), n_groups))
         shapes = np.zeros((m, n_groups, d)), np.zeros((m, n_groups, n_numbers(kind, d)))
         keep = self._used.share_weights is False
         new = borrowed.posterior(nothing, *shapes, common, kind, keep)
         fit: Any = new.weights, new.means, *borrowed.predictive(new, common, kind)
-        # Groups that have no labels anywhere are told by all rows, and the others beside them.
-        classes = classes and hasattr(self, "temperature_") and len(self.classes_) == n_groups
-        told = classes and result.class_means is not None
-        known = tuple(result[name] for name in (result.of_classes if told else result.of_groups))
         here, learn = places >= 0, places < 0
         fit = tuple(np.array(part) for part in fit)
-        for part, fitted in zip(fit, known):
-            part[here] = fitted[places[here]]
+        for part, name in zip(fit, names):
+            part[here] = result[name][places[here]]
         for k, name in enumerate(clients.names):
             if name in self._adapted:
                 learn[k] = False
-                learnt = self._adapted[name]
-                # Of groups; then, if there are labels, of classes.
-                begin = len(fit) if classes else 0
-                for part, own in zip(fit, learnt[begin:]):
+                # Of groups; then, if there are labels, of classes in each way.
+                for part, own in zip(fit, self._adapted[name][begin * len(fit) :]):
                     part[k] = own
         return self._with_learnt_weights(clients, fit, learn, common) if learn.any() else fit
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import gammaln, log_softmax
+from scipy.special import gammaln, log_softmax, softmax
 
 from fedkin.arrays import Array, Floats, Indices
 from fedkin.models.latent_classes import (
@@ -30,6 +30,8 @@ from fedkin.models.small_matrices import inverse_roots
 DIAGONAL = ("identity", "spherical", "diag")
 # What log probabilities of classes are divided by, to make them less sure.
 TEMPERATURES = 2.0 ** np.arange(0.0, 5.1, 0.5)
+# What is less probable is as improbable as this.
+LEAST_PROBABILITY = 1e-300
 
 
 class Groups(NamedTuple):
@@ -181,6 +183,23 @@ def foretold(joint: Floats, labels: Floats, owner: Indices, m: int) -> Floats:
     found = np.zeros((m, len(TEMPERATURES)))
     for place, temperature in enumerate(TEMPERATURES):
         each = log_softmax(logs / temperature, axis=1)[np.arange(len(known)), right]
+        found[:, place] = np.bincount(owner[known], each, minlength=m)
+    return found
+
+
+def foretold_together(
+    joints: Floats, shares: Floats, labels: Floats, owner: Indices, m: int
+) -> Floats:
+    """Log probability (m, S) of the clients' labels by two ways together, for every share.
+
+    `joints` (2, N, R) are log probabilities but for a constant; probabilities are blended.
+    """
+    known = np.flatnonzero(labels >= 0)
+    right = labels[known].astype(np.intp)
+    first, second = (softmax(one[known], axis=1)[np.arange(len(known)), right] for one in joints)
+    found = np.zeros((m, len(shares)))
+    for place, share in enumerate(shares):
+        each = np.log(np.maximum((1.0 - share) * first + share * second, LEAST_PROBABILITY))
         found[:, place] = np.bincount(owner[known], each, minlength=m)
     return found
 

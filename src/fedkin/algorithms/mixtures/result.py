@@ -34,6 +34,7 @@ LEFT = {
     "middle": "Each site also sent mean and variance of its columns.",
     "foretold": "Each site also sent, once, how likely its labels are by what is common elsewhere "
     "and its other labels, at several temperatures.",
+    "blended": "And, once, how likely these are by two ways of foretelling them together.",
     "scatter": "Each site also sent the scatter of its rows about its components.",
     "residual": "Each site also sent the mean squared residual of its rows.",
     "spread": "Each site also sent the mean square of its target and of its features.",
@@ -43,6 +44,8 @@ LEFT = {
 }
 # What is said of a site that was not compared with others.
 NOTHING_ODD: dict[str, Any] = {"outlier_score": np.nan, "ambiguous": False, "halvings": 0.0}
+# A larger share of the probabilities of classes by labelled rows alone is remarked on.
+MOSTLY = 0.75
 WEIGHTS_STAYED = "Mixture weights stayed at the sites."
 # Numbers of covariances that are kept with a fit.
 MOST_COVARIANCES_KEPT = 1_000_000
@@ -302,18 +305,28 @@ class FedGremResult(JoinedResult):
     With labels `class_counts` (m, R) of rows that have them, and `temperatures` (2,), by which log
     probabilities of classes are divided at sites with labels and at others. Where some rows have
     labels and others not, the same of classes, by labelled rows alone: `class_weights`,
-    `class_means`, `class_predictive`, `class_freedom`.
+    `class_means`, `class_predictive`, `class_freedom`. And, where left-out labels tell what is to
+    be had by it, all of this by labelled rows alone, what is common, too (`taught_...`);
+    `taught_alike` if covariances are one for all, `taught_share` (2,) by which probabilities of
+    classes are theirs, at sites with labels and at others.
     """
 
-    for_all = (*JoinedResult.for_all, "covariances", "temperatures")
+    for_all = (
+        *(*JoinedResult.for_all, "covariances", "temperatures"),
+        *("taught_centers", "taught_covariances", "taught_temperatures", "taught_share"),
+    )
     of_groups: ClassVar[tuple[str, ...]] = ("weights", "components", "predictive", "freedom")
     of_classes: ClassVar[tuple[str, ...]] = (
         *("class_weights", "class_means", "class_predictive", "class_freedom"),
     )
-    for_one = (*JoinedResult.for_one, "predictive", "freedom", *of_classes, "class_counts")
+    of_taught: ClassVar[tuple[str, ...]] = (
+        *("taught_weights", "taught_means", "taught_predictive", "taught_freedom"),
+    )
+    of_labels: ClassVar[tuple[str, ...]] = (*of_classes, *of_taught, "class_counts")
+    for_one = (*JoinedResult.for_one, "predictive", "freedom", *of_labels)
     by_site = (
         *(*JoinedResult.by_site, "counts", "predictive", "freedom", "lacking"),
-        *(*of_classes, "class_counts"),
+        *of_labels,
     )
 
     covariances: Floats | None = None
@@ -332,6 +345,20 @@ class FedGremResult(JoinedResult):
     class_means: Floats | None = None
     class_predictive: Floats | None = None
     class_freedom: Floats | None = None
+    taught_weights: Floats | None = None
+    taught_means: Floats | None = None
+    taught_predictive: Floats | None = None
+    taught_freedom: Floats | None = None
+    taught_centers: Floats | None = None
+    taught_between: Floats | None = None
+    taught_covariances: Floats | None = None
+    taught_degrees: Floats | None = None
+    taught_concentration: Floats | None = None
+    taught_known: Floats | None = None
+    taught_shift: Floats | None = None
+    taught_alike: Bools | None = None
+    taught_temperatures: Floats | None = None
+    taught_share: Floats | None = None
 
     def with_memories(self, memories: Memory, settings: Any) -> Self:
         """With what sites kept, unless all is known at the server."""
@@ -352,6 +379,15 @@ class FedGremResult(JoinedResult):
         return borrowed.Common(*everything)
 
     @property
+    def taught(self) -> borrowed.Common:
+        """What classes have in common by labelled rows alone."""
+        assert self.class_counts is not None
+        n_estimates = np.array(float((self.class_counts > borrowed.FEW).sum()))
+        names = "centers", "between", "covariances", "degrees", "concentration", "known", "shift"
+        parts: Any = {name: self[f"taught_{name}"] for name in names}
+        return borrowed.Common(**parts, n_estimates=n_estimates)
+
+    @property
     def kept_back(self) -> Floats:
         """Rows of every site (m,) whose groups did not leave, by its own rules."""
         assert self.counts is not None
@@ -367,6 +403,18 @@ class FedGremResult(JoinedResult):
             f"the common mean and covariance. {told:.0%} of the rows are behind the groups."
         )
 
+    def _words_of_taught(self) -> str:
+        """How far unlabelled rows have a say in classes."""
+        assert self.taught_share is not None
+        share = float(self.taught_share[0])
+        words = (
+            f"Probabilities of classes are blended: {share:.0%} by what is common to labelled rows "
+            "alone, the rest by all rows, as left-out labels are foretold best."
+        )
+        if share <= MOSTLY:
+            return words
+        return f"{words} Groups that rows without labels make are not quite the classes here."
+
     def remarks(self, about: About) -> list[str]:
         """With the sites that lack groups."""
         remarks = super().remarks(about)
@@ -379,6 +427,8 @@ class FedGremResult(JoinedResult):
                 "A site's classes are told by what its labelled rows add to what is common; rows "
                 "without a label tell of what is common."
             )
+        if self.taught_share is not None:
+            remarks.append(self._words_of_taught())
         n_sites = int(self.lacking.any(axis=1).sum())
         if n_sites:
             moved = "" if self.shift is None else ", moved as the site's others are,"

@@ -41,10 +41,18 @@ from fedkin.algorithms.mixtures.departures import (
     question,
     with_shifts,
 )
+from fedkin.algorithms.mixtures.foretold import (
+    BLENDED,
+    FORETOLD,
+    WITH_TEMPERATURES,
+    WITHOUT,
+    blended,
+    surprise,
+)
 from fedkin.algorithms.mixtures.result import FedGremResult
 from fedkin.algorithms.mixtures.shared_start import CLUSTER_PASSES, SharedStart
 from fedkin.algorithms.mixtures.sites import FAR, FAR_PRODUCTS, rows_with_labels
-from fedkin.algorithms.mixtures.sureness import temperatures
+from fedkin.algorithms.mixtures.sureness import Sure, how_sure
 from fedkin.arrays import Floats
 from fedkin.federation import Federation
 from fedkin.models import gaussian_mixture as gaussian
@@ -131,27 +139,6 @@ LEFT_OUT = {
     "loglik": Field(("S",), "log likelihood of each row given the site's others, for each start"),
     "right": Field(("S",), "log probability of the rows' labels given the others, likewise"),
 }
-# What is common without the part of the sites that a site is of: it hears of no other part, whose
-# sites it could tell by the difference.
-WITHOUT = {
-    "centers": Field(("R", "d"), "centres of the groups"),
-    "between": Field(("R", "d", "d"), "their covariances between sites"),
-    "covariances": Field(("R", "d", "d"), "common covariances"),
-    "degrees": Field(("R",), "degrees of freedom of sites' own covariances"),
-    "concentration": Field(("R",), "rows that stand for the common weights"),
-    "n_estimates": Field((), "groups of sites that were compared"),
-    "known": Field(("R",), "as from how many rows common covariances are known"),
-    "shift": Field(("d", "d"), "how groups of a site are moved alike; zero if they are not"),
-    "part": Field((), "the number of the part"),
-    "alike": Field((), "one if sites have no covariances of their own"),
-    "own_weights": Field((), "one if weights are not shared"),
-}
-_FORETOLD = "log probability of left-out labels at each temperature, by the site's others and not"
-N_TRIED = len(shaped.TEMPERATURES)
-FORETOLD = {"foretold": Field((2, N_TRIED), _FORETOLD, empty=0.0)}
-# In how many folds a site's labels are left out.
-FOLDS = 5
-
 
 # ------------------------------------------------------------------ client functions
 
@@ -240,60 +227,6 @@ def left_out(clients, cache, settings, common, personal, memory, keys):
     return {"rows": cache.sizes.astype(float), "loglik": found, "right": right}, memory
 
 
-def surprise(clients, cache, settings, common, personal, memory, keys):
-    """How likely left-out labels are by what is common elsewhere: bent by the others, and not."""
-    labels = np.full(len(clients.X), -1.0) if clients.y is None else clients.y
-    own_of = partial(_own_of, cache, settings, personal)
-    fold, found = label_folds(labels, clients.owner), np.zeros((len(cache.sizes), 2, N_TRIED))
-    told = partial(shaped.foretold, owner=clients.owner, m=len(cache.sizes))
-    nothing = own_of(np.full(len(labels), -1.0))
-    found[:, 1] = told(shaped.log_joint(cache, *nothing), labels)
-    for k in range(FOLDS):
-        joint = shaped.log_joint(cache, *own_of(np.where(fold == k, -1.0, labels)))
-        found[:, 0] += told(joint, np.where(fold == k, labels, -1.0))
-    behind = partial(_rows_foretold, cache, own_of, labels)
-    return TracedReply({"foretold": found}, behind), memory
-
-
-def label_folds(labels, owner):
-    """The fold of every label (N,), so that each has labels of most classes of every client."""
-    order = np.lexsort((labels, labels < 0, owner))
-    first = np.searchsorted(owner[order], owner[order])
-    fold = np.empty(len(labels), dtype=np.intp)
-    fold[order] = (np.arange(len(labels)) - first) % FOLDS
-    return fold
-
-
-def _own_of(cache, settings, without, labels):
-    """Groups of new rows at every client given what is common without its part, and its labels."""
-    kind = "tied" if without["alike"].any() else settings.covariance_type
-    m, n_groups, d = without["centers"].shape
-    told = shaped.labelled_moments(cache.with_labels(labels), n_groups, kind)
-    shapes = (m, 1, n_groups), (m, 1, n_groups, d), (m, 1, n_groups, d, d)
-    groups, freedom = shaped.Groups(*map(np.zeros, shapes)), np.zeros((m, n_groups))
-    for number in np.unique(without["part"]):
-        here = without["part"] == number
-        one = borrowed.Common(*(without[name][here][0] for name in borrowed.Common._fields))
-        one = one if one.shift.any() else one._replace(shift=None)
-        moments = (moment[here] for moment in told[:3])
-        own = borrowed.posterior(*moments, one, kind, bool(without["own_weights"].any()))
-        covariances, freedom[here] = borrowed.predictive(own, one, kind)
-        for array, value in zip(groups, (own.weights, own.means, covariances)):
-            array[here, 0] = value
-    return groups, freedom
-
-
-def _rows_foretold(cache, own_of, labels):
-    """Rows with labels, all alike for every temperature; and how far they are from their groups."""
-    unknown, far = np.full(len(labels), -1.0), []
-    for known in (labels, unknown):
-        groups, _ = own_of(known)
-        same = (labels[:, None] == np.arange(groups.means.shape[2])).astype(float)
-        far.append(of_groups(partial(shaped.away, cache, groups, 0), same, cache.sizes))
-    told = np.tile((labels >= 0).astype(float)[:, None, None], (2, N_TRIED))
-    return {"foretold": told, MISFIT: np.stack(far, axis=1)}
-
-
 def _reply(cache, found):
     return {
         "rows": cache.sizes.astype(float),
@@ -313,6 +246,7 @@ STEPS = {
     "own_moments": Step(own_moments, OF_STARTS, personal=OWN),
     "left_out": Step(left_out, LEFT_OUT, personal=HELD),
     "surprise": Step(surprise, FORETOLD, personal=WITHOUT, most=1),
+    "blended": Step(blended, BLENDED, personal=WITH_TEMPERATURES, most=1),
 }
 
 
@@ -352,8 +286,8 @@ def program(roster: Roster, settings: Any, aligned: Floats | None = None) -> Pro
         return found
     if start.named and not start.all_named:
         found = with_classes(found, fit, start.labelled)
-    unsure = yield from temperatures(fit, start, settings.max_rounds)
-    return replace(found, class_counts=start.labelled[0], temperatures=unsure)
+    sure = yield from how_sure(fit, start, settings)
+    return with_sureness(found, sure, start.labelled)
 
 
 def result_of(
@@ -403,4 +337,31 @@ def with_classes(
         class_means=own.means,
         class_predictive=predictive,
         class_freedom=freedom,
+    )
+
+
+def with_sureness(found: FedGremResult, sure: Sure, labelled: tuple[Floats, ...]) -> FedGremResult:
+    """The fit with what left-out labels say of its classes, and classes by labelled rows alone."""
+    found = replace(found, class_counts=labelled[0], temperatures=sure.temperatures)
+    if sure.taught is None:
+        return found
+    common, kind = sure.taught.common, sure.taught.kind
+    own = sure.taught.by_labels(*labelled)
+    predictive, freedom = borrowed.predictive(own, common, kind)
+    return replace(
+        found,
+        taught_weights=np.array(own.weights),
+        taught_means=own.means,
+        taught_predictive=predictive,
+        taught_freedom=freedom,
+        taught_centers=common.centers,
+        taught_between=common.between,
+        taught_covariances=common.covariances,
+        taught_degrees=common.degrees,
+        taught_concentration=common.concentration,
+        taught_known=common.known,
+        taught_shift=common.shift,
+        taught_alike=np.array(kind == "tied"),
+        taught_temperatures=sure.taught_temperatures,
+        taught_share=sure.share,
     )

@@ -1,4 +1,4 @@
-"""How sure FedGrEM may be of a class: by labels that it has not learnt from.
+"""How sure FedGrEM may be of a class, and by which rows: by labels that it has not learnt from.
 
 Probabilities of classes by groups are too sure: groups are not quite normal, and where few labels
 are known rows settle in a group whether or not it is of their class. Labels that a fit has learnt
@@ -8,13 +8,20 @@ once how likely its labels are by the groups of the other sites, bent by its own
 folds; and by those of the other sites alone, as at a site that nothing is known of. It tells so at
 several temperatures: log probabilities are divided by a temperature, which makes them less sure and
 changes no order. The likeliest are taken, one for sites with labels and one for others.
+
+Where some rows have no label, what classes have in common is found a second time, by labelled rows
+alone (`taught`): groups that all rows make need not be the classes. That asks no site anything,
+because moments of labelled rows are known. Both ways foretell the left-out labels, and then both
+together, at several shares; probabilities are blended by the share that is expected.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import softmax
 
 from fedkin.algorithms.mixtures.departures import (
     MOST,
@@ -23,14 +30,17 @@ from fedkin.algorithms.mixtures.departures import (
     one_covariance,
     with_shifts,
 )
+from fedkin.algorithms.mixtures.foretold import SHARES
 from fedkin.algorithms.mixtures.shared_start import MOST_NUMBERS, SharedStart
 from fedkin.arrays import Bools, Floats, Indices
 from fedkin.models.shaped_mixture import TEMPERATURES
 from fedkin.protocol import Ask, Replies
 from fedkin.shrinkage import borrowed
+from fedkin.ties import first_best
 
-# Parts of the sites, and how many where each is a question of its own; rounds without each.
-PARTS, PARTS_IN_TURN, ROUNDS = 5, 2, 5
+# Parts of the sites, and how many where each is a question of its own; rounds without each, and
+# where rows without labels first have to settle in groups, which may not be the classes.
+PARTS, PARTS_IN_TURN, ROUNDS, ROUNDS_TO_SETTLE = 5, 2, 5, 20
 # Spread of the logarithm of a temperature before any label is seen: few labels tell little of it.
 SPREAD = np.log(4.0)
 # What one site says counts as that of so many usual ones at most, and no label surprises more
@@ -38,27 +48,76 @@ SPREAD = np.log(4.0)
 MOST_USUAL, MOST_SURPRISE = 3.0, 3.0
 
 
-def temperatures(
-    fit: Departure, start: SharedStart, max_rounds: int
-) -> Generator[Ask, Replies, Floats]:
-    """The temperatures (2,) at which labels are likeliest, at sites with labels and at others.
+class Sure(NamedTuple):
+    """`temperatures` (2,) at which labels are likeliest, at sites with labels and at others.
 
-    One where there are labels at a single site, or no site tells of them.
+    Where labelled rows alone have a say: the fit by these, its temperatures, and its share (2,).
+    """
+
+    temperatures: Floats
+    taught: Departure | None = None
+    taught_temperatures: Floats | None = None
+    share: Floats | None = None
+
+
+def how_sure(fit: Departure, start: SharedStart, settings: Any) -> Generator[Ask, Replies, Sure]:
+    """What left-out labels say of temperatures, and of labelled rows alone beside all rows.
+
+    Temperatures of one where there are labels at a single site, or no site tells of them.
     """
     counts, *_ = start.labelled
     part = dealt(counts, n_parts(counts, start))
     if part.max() < 1:
-        return np.ones(2)
-    without = [_without(fit, start, part != k) for k in range(part.max() + 1)]
-    for _ in range(min(ROUNDS, max_rounds)):
+        return Sure(np.ones(2))
+    kept = [part != k for k in range(part.max() + 1)]
+    without = [_without(fit, start, some) for some in kept]
+    n_rounds = ROUNDS if start.all_named else ROUNDS_TO_SETTLE
+    for _ in range(min(n_rounds, settings.max_rounds)):
         asked = about(without, "parts of the sites are left out")
         replies = yield from start.turns.ask(asked, len(without))
         for k, one in enumerate(without):
-            one.advance(_of_some(replies, part != k), k)
-    own = in_common_of(without, part)
+            one.advance(_of_some(replies, kept[k]), k)
+    kinds = kinds_of_taught(settings) if start.named and not start.all_named else ()
+    ways = [without, *([taught(fit, start, kind, some) for some in kept] for kind in kinds)]
+    own = in_common_of(ways, part)
     replies = yield Ask("surprise", personal=own, note="labels foretold", needed=False)
     told, labels = replies["foretold"], counts.sum(axis=1)[replies.clients]
-    return np.array([likeliest_temperature(together(told[:, way], labels)) for way in range(2)])
+    each = [[together(told[:, b, w], labels) for b in range(2)] for w in range(len(ways))]
+    found = np.array([[likeliest_temperature(one) for one in way] for way in each])
+    if not kinds or not told.any():
+        return Sure(found[0])
+    best = 1 + likeliest_way(told[:, 0, 1:], labels)
+    temperatures = np.broadcast_to(found[[0, best]].T, (len(part), 2, 2))
+    own = in_common_of([ways[0], ways[best]], part) | {"temperatures": temperatures}
+    replies = yield Ask("blended", personal=own, note="labels foretold by both", needed=False)
+    told, labels = replies["blended"], counts.sum(axis=1)[replies.clients]
+    share = np.array([expected_share(together(told[:, b], labels)) for b in range(2)])
+    whole = taught(fit, start, kinds[best - 1], np.ones(len(part), dtype=bool))
+    return Sure(found[0], whole, found[best], share)
+
+
+def kinds_of_taught(settings: Any) -> tuple[str, ...]:
+    """Covariances that are tried for labelled rows alone: groups' own, and one for all."""
+    kind: str = settings.covariance_type
+    return (kind, "tied") if kind == "full" else (kind,)
+
+
+def taught(fit: Departure, start: SharedStart, kind: str, kept: Bools) -> Departure:
+    """What labelled rows of sites that are kept have in common, with what is their own.
+
+    Their moments are known: nobody is asked. Rounds are as many with all sites as without a part,
+    so that what is used is what was judged.
+    """
+    first = with_shifts(_beginning(fit, start, kept, kind))
+    one = Departure(first, kind, fit.own_weights, len(kept))
+    counts, means, scatter = start.labelled
+    who = np.flatnonzero(kept & (counts.sum(axis=1) > 0))
+    known = {"counts": counts[who], "means": means[who], "scatter": scatter[who]}
+    arrays = {name: array[:, None] for name, array in known.items()}
+    arrays["rows"] = counts[who].sum(axis=1)
+    for _ in range(ROUNDS):
+        one.advance(Replies(who, arrays), 0)
+    return one
 
 
 def n_parts(counts: Floats, start: SharedStart) -> int:
@@ -84,15 +143,20 @@ def dealt(counts: Floats, n: int) -> Indices:
 
 
 def _without(fit: Departure, start: SharedStart, kept: Bools) -> Departure:
-    """Sites that are kept depart from their labelled groups; a group without any, from the fit's.
+    """Sites that are kept depart from their labelled groups as those of the fit did."""
+    first = _beginning(fit, start, kept, fit.kind)
+    first = first if fit.common.shift is None else with_shifts(first)
+    return Departure(first, fit.kind, fit.own_weights, len(kept))
+
+
+def _beginning(fit: Departure, start: SharedStart, kept: Bools, kind: str) -> borrowed.Common:
+    """Labelled groups of sites that are kept; a group without any rows there, as the fit has it.
 
     What `fit` has learnt of a class came from all labels: it is not where others may begin.
     """
     counts, means, scatter = (part[kept] for part in start.labelled)
     first = _with_others(start.first(counts, means, scatter), fit.common, counts.sum(axis=0) <= 0)
-    first = first if fit.kind in borrowed.OWN_KINDS else one_covariance(first)
-    first = first if fit.common.shift is None else with_shifts(first)
-    return Departure(first, fit.kind, fit.own_weights, len(kept))
+    return first if kind in borrowed.OWN_KINDS else one_covariance(first)
 
 
 def _with_others(first: borrowed.Common, other: borrowed.Common, lacking: Bools) -> borrowed.Common:
@@ -116,18 +180,24 @@ def _of_some(replies: Replies, kept: Bools) -> Replies:
     return Replies(replies.clients[some], {name: a[some] for name, a in replies.items()})
 
 
-def in_common_of(without: Sequence[Departure], part: Indices) -> dict[str, Floats]:
-    """What is common without its own part, for every site (m, ...)."""
+def in_common_of(ways: Sequence[Sequence[Departure]], part: Indices) -> dict[str, Floats]:
+    """What is common without its own part, for every site and way (m, W, ...)."""
+    each = [_in_common(without) for without in ways]
+    found = {name: np.stack([one[name][part] for one in each], axis=1) for name in each[0]}
+    own_weights = np.full(len(part), float(ways[0][0].own_weights))
+    return found | {"part": part.astype(float), "own_weights": own_weights}
+
+
+def _in_common(without: Sequence[Departure]) -> dict[str, Floats]:
+    """What is common without each part, (K, ...)."""
     none = np.zeros_like(without[0].common.between[0])
-    flags = {"alike": without[0].kind == "tied", "own_weights": without[0].own_weights}
     each = [
         one.common if one.common.shift is not None else one.common._replace(shift=none)
         for one in without
     ]
     found = dict(zip(borrowed.Common._fields, map(np.stack, zip(*each))))
     found["known"] = np.minimum(found["known"], MOST)
-    found = {name: array[part] for name, array in found.items()} | {"part": part.astype(float)}
-    return found | {name: np.full(len(part), float(flag)) for name, flag in flags.items()}
+    return found | {"alike": np.full(len(without), float(without[0].kind == "tied"))}
 
 
 def together(foretold: Floats, labels: Floats) -> Floats:
@@ -141,6 +211,18 @@ def together(foretold: Floats, labels: Floats) -> Floats:
     each = (foretold - foretold.max(axis=1, keepdims=True))[some] / labels[some, None]
     weight = np.minimum(labels[some], MOST_USUAL * np.median(labels[some]))
     return np.asarray(weight @ np.maximum(each, -MOST_SURPRISE))
+
+
+def likeliest_way(foretold: Floats, labels: Floats) -> int:
+    """The way in which labels are likeliest, each at its best temperature, from (m, W, T).
+
+    By sites that told of all.
+    """
+    n_ways = foretold.shape[1]
+    whole = (foretold != 0).any(axis=2).all(axis=1)
+    side_by_side = foretold[whole].reshape(-1, n_ways * len(TEMPERATURES))
+    reached = together(side_by_side, labels[whole]).reshape(n_ways, -1)
+    return int(first_best(reached.max(axis=1)))
 
 
 def likeliest_temperature(foretold: Floats) -> float:
@@ -158,3 +240,11 @@ def likeliest_temperature(foretold: Floats) -> float:
     below, at, above = told[best - 1 : best + 2]
     step = 0.5 * (below - above) / (below - 2.0 * at + above)
     return float(np.exp(logs[best] + step * (logs[1] - logs[0])))
+
+
+def expected_share(told: Floats) -> float:
+    """Of `SHARES`, on average, by the log probability of all labels at each.
+
+    None, if nothing was told.
+    """
+    return float(softmax(told) @ SHARES) if told.any() else 0.0
