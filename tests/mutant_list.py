@@ -23,6 +23,7 @@ SANDWICH = ("tests/maths/models/test_sandwich.py",)
 COMPONENT_ERRORS = ("tests/maths/models/test_component_errors.py",)
 MISFIT = ("tests/maths/models/test_misfit.py",)
 SURENESS = ("tests/maths/test_sureness.py",)
+TAUGHT = ("tests/maths/test_taught.py", *SURENESS)
 BENT = ("tests/maths/test_bent_covariances.py",)
 IMPLAUSIBLE = ("tests/discordant/test_implausible_sites.py",)
 
@@ -1367,14 +1368,14 @@ MUTANTS = (
     Mutant(
         "sites that are left out have a say in what foretells their labels",
         "algorithms/mixtures/sureness.py",
-        "one.advance(_of_some(replies, part != k), k)",
+        "one.advance(_of_some(replies, kept[k]), k)",
         "one.advance(replies, k)",
         SURENESS,
     ),
     Mutant(
         "labels foretold by themselves",
-        "algorithms/mixtures/shaped.py",
-        "own_of(np.where(fold == k, -1.0, labels))",
+        "algorithms/mixtures/foretold.py",
+        "own_of(np.where(here, -1.0, labels))",
         "own_of(labels)",
         SURENESS,
     ),
@@ -1387,31 +1388,80 @@ MUTANTS = (
     ),
     Mutant(
         "groups bent by a site's labels as sharp as one likes",
-        "algorithms/mixtures/shaped.py",
-        "for known in (labels, unknown):",
-        "for known in (unknown, unknown):",
+        "algorithms/mixtures/foretold.py",
+        "enumerate((labels, np.full(len(labels), -1.0)))",
+        "enumerate((np.full(len(labels), -1.0),) * 2)",
         SURENESS,
     ),
     Mutant(
         "as sure at new sites as at known ones",
         "estimators/shaped_use.py",
-        "np.where(known, self.temperature_, self.new_site_temperature_)",
-        "np.where(known, self.temperature_, self.temperature_)",
+        "np.where(known, *temperatures)",
+        "temperatures[0] * np.ones(len(known))",
         SURENESS,
     ),
     Mutant(
         "classes of a site told by rows that settled",
         "estimators/shaped_use.py",
-        "(result.of_classes if told else result.of_groups)",
-        "result.of_groups",
+        "told = names if names[0] in result else result.of_groups",
+        "told = result.of_groups",
         SURENESS,
     ),
     Mutant(
         "classes of an adapted site told by rows that settled",
         "estimators/shaped_use.py",
-        "begin = len(fit) if classes else 0",
-        "begin = 0",
+        "self._adapted[name][begin * len(fit) :]",
+        "self._adapted[name]",
         SURENESS,
+    ),
+    Mutant(
+        "labelled rows alone have no say in classes",
+        "estimators/shaped_use.py",
+        "return by_all + share[clients.owner, None] * (by_labelled - by_all)",
+        "return by_all",
+        TAUGHT,
+    ),
+    Mutant(
+        "labelled rows have as much say at new sites as at known ones",
+        "estimators/shaped_use.py",
+        "np.where(known, self.labelled_share_, self.new_site_labelled_share_)",
+        "self.labelled_share_ * np.ones(len(known))",
+        TAUGHT,
+    ),
+    Mutant(
+        "the likeliest way by sites that told of some ways only",
+        "algorithms/mixtures/sureness.py",
+        "(foretold != 0).any(axis=2).all(axis=1)",
+        "(foretold != 0).any(axis=2).any(axis=1)",
+        TAUGHT,
+    ),
+    Mutant(
+        "two ways blended without their temperatures",
+        "algorithms/mixtures/foretold.py",
+        'two / personal["temperatures"][clients.owner, b].T[..., None]',
+        "two",
+        TAUGHT,
+    ),
+    Mutant(
+        "sites that are left out tell of what labelled rows have in common",
+        "algorithms/mixtures/sureness.py",
+        "np.flatnonzero(kept & (counts.sum(axis=1) > 0))",
+        "np.flatnonzero(counts.sum(axis=1) > 0)",
+        TAUGHT,
+    ),
+    Mutant(
+        "the duller of two blended ways counts",
+        "algorithms/mixtures/foretold.py",
+        "far.max(axis=2)",
+        "far.min(axis=2)",
+        TAUGHT,
+    ),
+    Mutant(
+        "rows without labels do not settle before labels are foretold",
+        "algorithms/mixtures/sureness.py",
+        "ROUNDS if start.all_named else ROUNDS_TO_SETTLE",
+        "0",
+        TAUGHT,
     ),
     Mutant(
         "covariances inside sites told by few rows alone",

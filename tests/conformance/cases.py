@@ -409,7 +409,7 @@ MIXTURE_CASES = (
         )
         for variant, every, also in (
             ("full, all labels", 1, ()),
-            ("full, some labels", 3, ("class_means", "taught_means", "taught_share")),
+            ("full, some labels", 3, ("class_means", "class_predictive", "taught_means")),
         )
     ),
     _mixture("fedem", "plain"),

@@ -14,6 +14,7 @@ from fedkin.algorithms.mixtures.sureness import expected_share, likeliest_way, t
 from fedkin.models import gaussian_mixture as gaussian
 from fedkin.models import shaped_mixture as shaped
 from fedkin.models.shaped_mixture import TEMPERATURES
+from fedkin.protocol import MISFIT
 
 N_CLASSES, D = 3, 3
 
@@ -87,6 +88,18 @@ def test_all_of_one_way_and_none_are_what_each_foretells_alone():
     # Logarithms of blends lie above the line between.
     line = found[..., :1] + SHARES * (found[..., -1:] - found[..., :1])
     assert (found[..., 1:-1] > line[..., 1:-1]).all()
+
+
+@pytest.mark.parametrize("sharp", [0, 1])
+def test_what_is_blended_is_as_sharp_as_the_sharper_of_two(sharp):
+    clients, data, settings, without = two_ways(n=90)
+    for name in ("between", "covariances"):
+        without[name][:, sharp] *= 1e-3
+    each = surprise(clients, data, settings, {}, without, None, None)[0].behind()[MISFIT]
+    assert (each[:, 1, sharp] > 5.0 * each[:, 1, 1 - sharp]).all()
+    both = without | {"temperatures": np.ones((3, 2, 2))}
+    found = blended(clients, data, settings, {}, both, None, None)[0].behind()[MISFIT]
+    np.testing.assert_array_equal(found, each.max(axis=2))
 
 
 # --- what the server makes of it -----------------------------------------------------------------
