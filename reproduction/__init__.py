@@ -40,6 +40,7 @@ MODULES = (
     "fedgrem_beyond",
     "fedgrem_sites",
     "fedgrem_tables",
+    "fedgrem_few",
     "fedgrem_bent",
     "clustering_beyond",
     "odcl_beyond",
