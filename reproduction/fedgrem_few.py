@@ -177,7 +177,7 @@ STUDIES = (
         measures=MEASURES,
         full=Size(cells(table=tuple(CLASSES), rows=FEW_ROWS, sites=(None,)), SPLITS),
         quick=Size(cells(table=("pen digits",), rows=(3,), sites=(None,)), 1),
-        toy=Size(cells(table=("pen digits",), rows=(3,), sites=(12,)), 1),
+        toy=Size(cells(table=("pen digits",), rows=(3,), sites=(12,)), 2),
         needs=(activities,),
     ),
     Study(

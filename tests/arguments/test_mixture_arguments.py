@@ -133,5 +133,5 @@ def test_sites_see_every_offer_that_has_a_fallback(name):
 
 
 def test_a_site_has_to_admit_a_dozen_steps():
-    """Eight with one covariance for all groups, eight where groups have their own or labels."""
-    assert len(algorithm("fedgrem").steps) == 16
+    """Eight with one covariance for all groups, nine where groups have their own or labels."""
+    assert len(algorithm("fedgrem").steps) == 17

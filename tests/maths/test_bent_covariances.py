@@ -10,6 +10,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from fedkin import FedGrEM
 from fedkin.shrinkage import in_common
+from fedkin.shrinkage.borrowed import FEW
 from fedkin.shrinkage.degrees import PULLS, share_of_target
 
 N_CLASSES, D = 4, 8
@@ -69,7 +70,7 @@ def test_many_rows_stay_as_they_are_and_none_take_the_target():
     rng = np.random.default_rng(0)
     root = np.tril(rng.normal(size=(5, 5))) + 2 * np.eye(5)
     covariance, target = root @ root.T, np.diag(np.diag(root @ root.T))
-    kept, none = (in_common.pulled(covariance, told, target, "full") for told in (1e7, 1e-7))
+    kept, none = (in_common.pulled(covariance, told, target, "full") for told in (1e7, FEW))
     np.testing.assert_allclose(kept, covariance, atol=1e-5)
     np.testing.assert_allclose(none, target, atol=1e-4)
 
@@ -83,6 +84,27 @@ def test_rows_near_a_plane_are_not_told_off_it():
     bent = in_common.pulled(covariance, 100.0, np.diag(np.diag(covariance)), "full")
     least = np.linalg.eigvalsh(bent)[0] / np.linalg.eigvalsh(covariance)[0]
     assert least < 1.5
+
+
+@pytest.mark.parametrize("wide", [1e3, 1e6, 1e9])
+def test_a_target_that_is_far_too_wide_in_a_direction_is_nearly_left_alone(wide):
+    """Of a hundred rows in five columns: however wide, the likelihood leaves two fifths of it."""
+    rng = np.random.default_rng(2)
+    Z = rng.normal(size=(100, 5))
+    covariance, target = Z.T @ Z / 100, np.diag([wide, 1.0, 1.0, 1.0, 1.0])
+    bent = in_common.pulled(covariance, 100.0, target, "full")
+    assert 1.0 <= bent[0, 0] / covariance[0, 0] < 1.5
+    np.testing.assert_allclose(bent[1:, 1:], covariance[1:, 1:], atol=0.01)
+
+
+def test_one_number_for_all_columns_is_bent_as_one_column_of_as_many_rows():
+    each, told = np.array([1.0, 1.6, 0.7]), np.array([4.0, 6.0, 9.0])
+    matrices = each[:, None, None] * np.eye(3)
+    shares = [
+        in_common._share_of_average(matrices, told, np.eye(3), "spherical"),
+        in_common._share_of_average(each[:, None, None], 3.0 * told, np.eye(1), "diag"),
+    ]
+    np.testing.assert_allclose(*shares, rtol=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(4, 7))
@@ -114,6 +136,42 @@ def test_sites_with_few_labelled_rows_are_foretold_no_worse_than_by_all_rows_tog
         lda = LinearDiscriminantAnalysis().fit(X, y)
         pooled.append(loss(lda.predict_proba(asked), right))
     assert np.mean(ours) < np.mean(pooled)
+
+
+@pytest.mark.parametrize(
+    "kind, share",
+    [
+        *((kind, share) for kind in ("full", "tied", "diag", "spherical") for share in (1.0, 0.3)),
+        *((kind, 0.0) for kind in ("full", "diag", "spherical")),
+    ],
+)
+def test_sites_a_thousand_times_as_far_apart_as_rows_leave_covariances_alone(kind, share):
+    rng = np.random.default_rng(0)
+    site, move = np.repeat(np.arange(10), 40), 1e3 * rng.normal(size=(10, 5))
+    y = rng.integers(0, 2, len(site))
+    X = 4.0 * y[:, None] + move[site] + rng.normal(size=(len(site), 5))
+    labels = np.where(rng.random(len(site)) < share, y, -1) if share else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = FedGrEM(2, covariance_type=kind, random_state=0).fit(X, labels, groups=site)
+    sizes = np.einsum("rii->r", model._result.covariances) / 5
+    # Without labels the two groups, whose centres are 4 apart, may be taken for one.
+    assert (sizes < (1.5 if share else 1.5 + 4.0)).all() and (sizes > 0.6).all()
+
+
+def test_one_odd_site_far_away_costs_the_others_nothing():
+    rng = np.random.default_rng(0)
+    site = np.repeat(np.arange(4), 30)
+    y = rng.integers(0, 2, len(site))
+    X = rng.normal(size=(len(site), 4))
+    X[:, 0] += 3.0 * y
+    found = []
+    for away in (0.0, 1e4):
+        moved = X + away * np.outer(site == 0, [1.0, 0.0, 0.0, 0.0])
+        model = FedGrEM(2, covariance_type="tied", random_state=0).fit(moved, y, groups=site)
+        honest = site > 0
+        found.append(loss(model.predict_proba(moved[honest], groups=site[honest]), y[honest]))
+    assert found[1] < 1.2 * found[0]
 
 
 def test_sites_that_are_far_apart_do_not_widen_what_is_inside_them():

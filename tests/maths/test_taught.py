@@ -127,8 +127,27 @@ def test_one_site_that_lies_hardly_moves_the_share():
     each = -4.0 * np.square(SHARES - 0.25) * np.ones((15, 1))
     labels = np.full(15, 10.0)
     honest = expected_share(together(each, labels))
-    told = together(np.vstack([each, 1e6 * SHARES]), np.append(labels, 1e6))
-    assert abs(expected_share(told) - honest) < 0.35
+    for lie in (1e6, -1e6, 1e15, 1.0):
+        for much in (1e6, 10.0):
+            told = together(np.vstack([each, lie * SHARES]), np.append(labels, much))
+            # By a step of the shares at most.
+            assert abs(expected_share(told) - honest) < 0.25
+
+
+def test_of_two_sites_one_that_lies_has_no_more_than_three_times_its_say():
+    each = np.array([-0.4, -1.0])[:, None] * np.square(SHARES - 0.25)
+    told = together(np.vstack([each[:1], 1e9 * SHARES]), np.full(2, 10.0))
+    least = each[0].min() - each[0].max()
+    assert told.min() >= 4.0 * least - 1e-12
+
+
+def test_sites_that_may_not_tell_do_not_silence_those_that_do():
+    each = -4.0 * np.square(SHARES - 0.25) * np.ones((3, 1))
+    silent = np.zeros((9, len(SHARES)))
+    labels = np.full(12, 10.0)
+    np.testing.assert_allclose(
+        together(np.vstack([silent, each]), labels), together(each, labels[:3])
+    )
 
 
 # --- fits ----------------------------------------------------------------------------------------
@@ -145,6 +164,18 @@ def test_what_labelled_rows_have_in_common_is_a_fit_of_these_alone(monkeypatch):
         model._result.taught_covariances[0], alone.group_covariance_[0], atol=1e-4
     )
     np.testing.assert_allclose(model._result.taught_means, alone.means_, atol=1e-3)
+
+
+@pytest.mark.parametrize("sharp", [0.5, 1e-3, 0.0, -1.0])
+def test_whoever_asks_may_not_sharpen_what_a_site_tells(sharp):
+    clients, data, settings, without = two_ways()
+    asked = (
+        without | {"temperatures": np.full((3, 2, 2), temperature)} for temperature in (1.0, sharp)
+    )
+    plain, tried = (
+        blended(clients, data, settings, {}, both, None, None)[0]["blended"] for both in asked
+    )
+    np.testing.assert_array_equal(plain, tried)
 
 
 def test_probabilities_are_blended_by_the_share_of_labelled_rows():

@@ -293,9 +293,9 @@ def _ask_clients(
     n_answered = 0 if replies is None else len(replies.clients)
     # A site that withholds by its own rule has answered: it is not missing.
     n_withheld = sum(fault.reason in WITHHELD for fault in faults.values())
-    if replies is None and not ask.needed and n_withheld == len(asked):
+    if replies is None and not ask.needed:
         replies = Replies(np.empty(0, dtype=np.intp), {})
-    elif replies is None or n_answered < rules.quorum * (len(asked) - n_withheld):
+    if replies is None or (ask.needed and n_answered < rules.quorum * (len(asked) - n_withheld)):
         _no_quorum(number, n_answered, len(asked), rules, refusals, link.last_error)
     return Record(number, fingerprint, asked, replies, refusals, dropped)
 

@@ -53,9 +53,10 @@ class FedGrEM(ShapedUse):
         goes on that foretells rows left out best, and send, for each group, how many rows it has,
         their mean and scatter. With labels for all rows "full" has one covariance for all groups
         where left-out labels are foretold better so, and groups of a site are moved together as far
-        as they are at all sites. Where some rows have labels all rows tell what is common, and a
-        site's classes are bent to its labelled rows alone. Take it for labels: "identity" is misled
-        by columns that go together. (With `shrinkage="paper"`, gradient steps, clipping, thresholds
+        as they are at all sites. Where some rows have labels, a site's classes are bent to its
+        labelled rows, and what is common is told in two ways that are blended: by all rows, and by
+        labelled rows alone (`labelled_share_`). Take it for labels: "identity" is misled by columns
+        that go together. (With `shrinkage="paper"`, gradient steps, clipping, thresholds
         or batches "diag" and "spherical" are each site's own, the same for its groups.)
     shrinkage : {"adaptive", "paper"}
         "adaptive": each site is pulled as far as its own sampling variance warrants; nothing to
@@ -126,14 +127,15 @@ class FedGrEM(ShapedUse):
     classes_ : array
         Labels of the groups, where the fit had labels; the last groups may have none.
     temperature_ : float
-        By what log probabilities of classes are divided at sites with labels, so that they are as
-        sure as left-out labels allow; one where labels are at a single site.
+        By what log probabilities of classes by all rows are divided at sites with labels, so that
+        they are as sure as left-out labels allow; one where labels are at a single site.
     new_site_temperature_ : float
         The same at sites that have no labels.
     labelled_share_ : float
         By which share probabilities of classes at sites with labels are those that labelled rows
-        alone tell, as left-out labels are foretold best; zero where all rows have labels. The rest
-        is told by all rows, whose groups need not be the classes.
+        alone tell: the mean of what left-out labels make likely, about a half where they say
+        little; zero where all rows have labels. The rest is told by all rows, whose groups need not
+        be the classes.
     new_site_labelled_share_ : float
         The same at sites that have no labels.
     sigma_ : array of shape (m,)

@@ -45,6 +45,11 @@ class LabelledMixture(MixtureEstimator):
         """Labels of the rows of Gaussian mixtures, or None; a Federation's target is none."""
         if self._uses_target():
             return None
+        if isinstance(X, Federation) and y is not None:
+            raise ValueError(
+                "labels y were given beside a Federation; they go with rows and their sites: "
+                "fit(X, y, groups=...)"
+            )
         if isinstance(X, Federation) and X.y is not None:
             self._warning(
                 f"the target {X.target_name or 'y'!r} of this Federation is not used: a mixture of "

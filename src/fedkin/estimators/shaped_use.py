@@ -127,7 +127,7 @@ class ShapedUse(LabelledMixture):
         if given is not None and hasattr(self, "classes_"):
             codes = encoded(given, self.classes_)[1]
         if isinstance(X, Federation):
-            X, codes = replace(X, y=None), y
+            X = replace(X, y=None)
         clients = self._new_clients(X, codes, groups, needs_target=False)
         for name, place in zip(clients.names, self._places(clients)):
             if place >= 0:
@@ -148,7 +148,7 @@ class ShapedUse(LabelledMixture):
         found: list[np.ndarray] = []
         for common, kind in self._ways_of_classes():
             counts, means, scatter, _ = shaped.labelled_moments(data, len(common.centers), kind)
-            own = borrowed.posterior(counts, means, scatter, common, kind, keep)
+            own = borrowed.by_labels(counts, means, scatter, common, kind, keep)
             fit = own.weights, own.means, *borrowed.predictive(own, common, kind)
             learn = counts.sum(axis=1) <= 0
             if learn.any():

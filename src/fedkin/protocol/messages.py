@@ -92,8 +92,8 @@ class Ask:
     `common` goes to all; `personal` has the roster as first axis and each client gets its row.
     `fields` names which of the step's optional fields shall come back besides the others.
     `who` (positions in the roster) narrows who is asked, `fraction` draws that share of them.
-    `note` is what a progress bar shows. What is not `needed` may be withheld by everybody's own
-    rules: the program goes on, with replies of nobody.
+    `note` is what a progress bar shows. What is not `needed` asks for no quorum: the program goes
+    on with the replies there are, if need be with those of nobody.
     """
 
     step: str

@@ -145,6 +145,19 @@ def posterior(
     return Posterior(weights, *own, common.covariances, kind, held.moved)
 
 
+def by_labels(
+    counts: Floats, means: Floats, scatter: Floats, common: Common, kind: str, own_weights: bool
+) -> Posterior:
+    """The same where rows with labels tell of classes.
+
+    A class of which no label is known at a site is not one that the site never has: weights of its
+    own count one row more for every class, dealt by the common weights.
+    """
+    usual = len(common.concentration) * common.concentration / common.concentration.sum()
+    members = counts + usual if own_weights else counts
+    return posterior(counts, means, scatter, common, kind, own_weights, members)
+
+
 def block(kind: str, d: int) -> tuple[int, int]:
     """Size of the Wishart blocks of a kind, and how many of a row's columns one block has."""
     return (d if kind in ("full", "tied") else 1), (d if kind == "spherical" else 1)
@@ -335,8 +348,20 @@ def predictive(own: Posterior, common: Common, kind: str) -> tuple[Floats, Float
         taken, uncertain = common.degrees / total, 1.0 / total
     wider = 1.0 + taken * (order + 1.0) / np.maximum(common.known, order + 1.0)
     covariances = own.covariances * wider[..., None, None] + own.doubt
+    if kind in OWN_KINDS:
+        covariances = possible(covariances, common)
     freedom = 2.0 + 1.0 / (taken**2 / common.known + uncertain)
     return covariances, freedom if order > 1 else infinite
+
+
+def possible(covariances: Floats, common: Common) -> Floats:
+    """Covariances (m, R, d, d) of sites; the common ones where a site's scatter cannot be."""
+    try:
+        np.linalg.cholesky(covariances)
+    except np.linalg.LinAlgError:
+        least = np.linalg.eigvalsh(covariances)[..., :1, None]
+        return np.where(least > 0, covariances, common.covariances)
+    return covariances
 
 
 def told(own: Posterior, common: Common, kind: str) -> Floats:

@@ -28,9 +28,10 @@ from fedkin.shrinkage.borrowed import FEW, block
 DEGREES = np.geomspace(1.0, 1e5, 64)
 # How they are tried: so far apart first, then by halves about the best.
 WIDE_STEP, HALVES = 8, (4, 2, 1)
-# A single covariance is bent as by d + 2 rows at most, the least that has a mean, and by shares of
-# these down to next to nothing: rows that lie near a plane would else be told off it.
-PULLS = np.geomspace(1e-3, 1.0, 10)
+# A single covariance is bent by a prior of at most d + 2 degrees beyond the least (3 for single
+# variances), and of shares of these down to next to nothing: a target may be a million times as
+# wide in a direction (sites far apart), and rows near a plane would else be told off it.
+PULLS = np.geomspace(1e-12, 1.0, 25)
 
 
 def best_degrees(
@@ -67,8 +68,11 @@ def best_degrees(
 def share_of_target(covariance: Floats, told: float, target: Floats, kind: str) -> float:
     """How far a covariance (d, d), known from `told` rows, is bent to a target.
 
-    The share on average over `PULLS`, by their likelihood: the likeliest would jump.
+    The share on average over `PULLS`, by their likelihood: the likeliest would jump. All of it
+    where nothing is told.
     """
+    if told <= FEW:
+        return 1.0
     order, times = block(kind, len(target))
     form = in_units_of(packed(told * covariance, kind)[None, None], target[None], kind)
     form = Tridiagonal(*(np.repeat(part, len(PULLS), axis=-1) for part in form))

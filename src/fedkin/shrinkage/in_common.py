@@ -21,6 +21,7 @@ from fedkin.shrinkage.borrowed import (
     Common,
     about_means,
     axes_of,
+    block,
     held_means,
     members_of,
     shaped,
@@ -304,9 +305,9 @@ def pulled(covariance: Floats, told: float, target: Floats, kind: str) -> Floats
 
 def _share_of_average(covariances, told, average, kind):
     """How far covariances (R, d, d), known from `told` rows each, are bent to their average."""
-    scatter = packed(told[:, None, None] * covariances, kind)
+    scatter, (_, times) = packed(told[:, None, None] * covariances, kind), block(kind, len(average))
     beyond = best_degrees(scatter[:, None], told[:, None], average[None], kind)[0]
-    return beyond / (beyond + told)
+    return beyond / (beyond + told * times)
 
 
 def floored(covariance: Floats, least: float = 0.0) -> Floats:

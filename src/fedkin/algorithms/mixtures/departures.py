@@ -57,7 +57,7 @@ class Departure:
 
     def by_labels(self, counts: Floats, means: Floats, scatter: Floats) -> borrowed.Posterior:
         """Sites' own values if labelled rows alone tell of them, from moments of these."""
-        return borrowed.posterior(counts, means, scatter, self.common, self.kind, self.own_weights)
+        return borrowed.by_labels(counts, means, scatter, self.common, self.kind, self.own_weights)
 
     def mixture(self, final: bool = False) -> tuple[Floats, Floats, Floats]:
         """Weights, means and covariances that go out to the sites, (m, ...)."""
@@ -144,18 +144,22 @@ def moments(replies: Any) -> tuple[Floats, Floats, Floats]:
 
 
 def question(
-    departures: Sequence[Departure], note: str, fraction: float = 1.0, final: bool = False
+    departures: Sequence[Departure],
+    note: str,
+    fraction: float = 1.0,
+    final: bool = False,
+    needed: bool = True,
 ) -> Ask:
     """Every site's own mixtures go out, side by side."""
     names = "weights", "means", "covariances"
     parts = zip(*(one.mixture(final) for one in departures))
     own = {name: np.stack(part, axis=1) for name, part in zip(names, parts)}
-    return Ask("own_moments", personal=own, fraction=fraction, note=note)
+    return Ask("own_moments", personal=own, fraction=fraction, note=note, needed=needed)
 
 
-def about(departures: Sequence[Departure], note: str) -> AboutSome:
+def about(departures: Sequence[Departure], note: str, needed: bool = True) -> AboutSome:
     """The question about some of these."""
-    return lambda some: question(departures[some], note)
+    return lambda some: question(departures[some], note, needed=needed)
 
 
 def depart(one: Departure) -> Generator[Ask, Replies, None]:

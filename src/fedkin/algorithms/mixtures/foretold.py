@@ -72,7 +72,9 @@ def blended(clients, cache, settings, common, personal, memory, keys):
     joints = _left_out_joints(clients, cache, settings, personal)
     found = np.empty((m, 2, len(SHARES)))
     for b, two in enumerate(joints):
-        cooled = two / personal["temperatures"][clients.owner, b].T[..., None]
+        # Whoever asks may not sharpen: that would tell rows next to a border apart.
+        temperatures = np.maximum(personal["temperatures"][clients.owner, b], 1.0)
+        cooled = two / temperatures.T[..., None]
         found[:, b] = shaped.foretold_together(cooled, SHARES, labels, clients.owner, m)
     behind = partial(_rows_foretold, clients, cache, settings, personal, {"blended": found})
     return TracedReply({"blended": found}, behind), memory
@@ -123,7 +125,7 @@ def _own_of(cache, settings, without, way, labels):
         one = borrowed.Common(*(without[name][here][0, way] for name in borrowed.Common._fields))
         one = one if one.shift.any() else one._replace(shift=None)
         moments = (moment[here] for moment in told[:3])
-        own = borrowed.posterior(*moments, one, kind, bool(without["own_weights"].any()))
+        own = borrowed.by_labels(*moments, one, kind, bool(without["own_weights"].any()))
         covariances, freedom[here] = borrowed.predictive(own, one, kind)
         for array, value in zip(groups, (own.weights, own.means, covariances)):
             array[here, 0] = value

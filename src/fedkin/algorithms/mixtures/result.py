@@ -408,8 +408,8 @@ class FedGremResult(JoinedResult):
         assert self.taught_share is not None
         share = float(self.taught_share[0])
         words = (
-            f"Probabilities of classes are blended: {share:.0%} by what is common to labelled rows "
-            "alone, the rest by all rows, as left-out labels are foretold best."
+            f"Probabilities of classes are a blend: {share:.0%} by what is common to labelled rows "
+            "alone, the rest by all rows, by how likely left-out labels are with each share."
         )
         if share <= MOSTLY:
             return words
@@ -425,7 +425,7 @@ class FedGremResult(JoinedResult):
         if self.class_means is not None:
             remarks.append(
                 "A site's classes are told by what its labelled rows add to what is common; rows "
-                "without a label tell of what is common."
+                "without a label tell of no more than what is common."
             )
         if self.taught_share is not None:
             remarks.append(self._words_of_taught())

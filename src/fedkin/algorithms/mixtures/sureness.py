@@ -32,6 +32,7 @@ from fedkin.algorithms.mixtures.departures import (
 )
 from fedkin.algorithms.mixtures.foretold import SHARES
 from fedkin.algorithms.mixtures.shared_start import MOST_NUMBERS, SharedStart
+from fedkin.algorithms.mixtures.turns import Turns
 from fedkin.arrays import Bools, Floats, Indices
 from fedkin.models.shaped_mixture import TEMPERATURES
 from fedkin.protocol import Ask, Replies
@@ -44,7 +45,8 @@ PARTS, PARTS_IN_TURN, ROUNDS, ROUNDS_TO_SETTLE = 5, 2, 5, 20
 # Spread of the logarithm of a temperature before any label is seen: few labels tell little of it.
 SPREAD = np.log(4.0)
 # What one site says counts as that of so many usual ones at most, and no label surprises more
-# than this (nats, beside its best temperature): whatever a site says, others have a say, too.
+# than this (nats, beside the best there is for the site's): whatever a site says, others have a
+# say, too.
 MOST_USUAL, MOST_SURPRISE = 3.0, 3.0
 
 
@@ -66,21 +68,17 @@ def how_sure(fit: Departure, start: SharedStart, settings: Any) -> Generator[Ask
     Temperatures of one where there are labels at a single site, or no site tells of them.
     """
     counts, *_ = start.labelled
-    part = dealt(counts, n_parts(counts, start))
-    if part.max() < 1:
+    parts = yield from _without_parts(fit, start, settings.max_rounds)
+    if parts is None:
         return Sure(np.ones(2))
-    kept = [part != k for k in range(part.max() + 1)]
-    without = [_without(fit, start, some) for some in kept]
-    n_rounds = ROUNDS if start.all_named else ROUNDS_TO_SETTLE
-    for _ in range(min(n_rounds, settings.max_rounds)):
-        asked = about(without, "parts of the sites are left out")
-        replies = yield from start.turns.ask(asked, len(without))
-        for k, one in enumerate(without):
-            one.advance(_of_some(replies, kept[k]), k)
+    part, without = parts
     kinds = kinds_of_taught(settings) if start.named and not start.all_named else ()
+    kept = [part != k for k in range(part.max() + 1)]
     ways = [without, *([taught(fit, start, kind, some) for some in kept] for kind in kinds)]
     own = in_common_of(ways, part)
     replies = yield Ask("surprise", personal=own, note="labels foretold", needed=False)
+    if not len(replies.clients):
+        return Sure(np.ones(2))
     told, labels = replies["foretold"], counts.sum(axis=1)[replies.clients]
     each = [[together(told[:, b, w], labels) for b in range(2)] for w in range(len(ways))]
     found = np.array([[likeliest_temperature(one) for one in way] for way in each])
@@ -90,10 +88,53 @@ def how_sure(fit: Departure, start: SharedStart, settings: Any) -> Generator[Ask
     temperatures = np.broadcast_to(found[[0, best]].T, (len(part), 2, 2))
     own = in_common_of([ways[0], ways[best]], part) | {"temperatures": temperatures}
     replies = yield Ask("blended", personal=own, note="labels foretold by both", needed=False)
+    if not len(replies.clients) or not replies["blended"].any():
+        return Sure(found[0])
     told, labels = replies["blended"], counts.sum(axis=1)[replies.clients]
     share = np.array([expected_share(together(told[:, b], labels)) for b in range(2)])
     whole = taught(fit, start, kinds[best - 1], np.ones(len(part), dtype=bool))
     return Sure(found[0], whole, found[best], share)
+
+
+def _without_parts(
+    fit: Departure, start: SharedStart, max_rounds: int
+) -> Generator[Ask, Replies, tuple[Indices, list[Departure]] | None]:
+    """Parts of the sites and the fits without each; None if nobody may tell of these.
+
+    Sites that may not tell of all fits in one reply are asked about two, one after the other. What
+    cannot be had is not needed: the fit itself stands.
+    """
+    counts, *_ = start.labelled
+    turns = Turns(len(counts))
+    turns.in_turn, turns.expected = start.turns.in_turn or None, fit.last.heard
+    n = PARTS_IN_TURN if turns.in_turn else n_parts(counts, len(start.spread))
+    part, without = _refits(fit, start, n)
+    if len(without) < 2:
+        return None
+    note, replies = "parts of the sites are left out", None
+    if turns.in_turn is None:
+        asked = about(without, note, needed=False)
+        replies = yield from turns.all_at_once(asked, len(without))
+        if turns.in_turn:
+            part, without = _refits(fit, start, PARTS_IN_TURN)
+    n_rounds = ROUNDS if start.all_named else ROUNDS_TO_SETTLE
+    for _ in range(min(n_rounds, max_rounds)):
+        if replies is None:
+            asked = about(without, note, needed=False)
+            replies = yield from turns.ask(asked, len(without))
+        if not len(replies.clients):
+            return None
+        for k, one in enumerate(without):
+            one.advance(_of_some(replies, part[replies.clients] != k), k)
+        replies = None
+    return part, without
+
+
+def _refits(fit: Departure, start: SharedStart, n: int) -> tuple[Indices, list[Departure]]:
+    """The part of every site, of n, and fits that begin without each."""
+    part = dealt(start.labelled[0], n)
+    parts = range(int(part.max()) + 1)
+    return part, [_without(fit, start, part != k) for k in parts]
 
 
 def kinds_of_taught(settings: Any) -> tuple[str, ...]:
@@ -120,11 +161,8 @@ def taught(fit: Departure, start: SharedStart, kind: str, kept: Bools) -> Depart
     return one
 
 
-def n_parts(counts: Floats, start: SharedStart) -> int:
-    """Parts of the sites: fewer where each is a question of its own, or sites are very many."""
-    if start.turns.in_turn:
-        return PARTS_IN_TURN
-    d = len(start.spread)
+def n_parts(counts: Floats, d: int) -> int:
+    """Parts of the sites, fewer where these are very many."""
     return int(np.clip(MOST_NUMBERS / (counts.size * d**2), PARTS_IN_TURN, PARTS))
 
 
@@ -174,9 +212,8 @@ def _with_others(first: borrowed.Common, other: borrowed.Common, lacking: Bools)
     )
 
 
-def _of_some(replies: Replies, kept: Bools) -> Replies:
-    """Replies of sites that are kept."""
-    some = kept[replies.clients]
+def _of_some(replies: Replies, some: Bools) -> Replies:
+    """Some of the replies."""
     return Replies(replies.clients[some], {name: a[some] for name, a in replies.items()})
 
 
@@ -210,7 +247,13 @@ def together(foretold: Floats, labels: Floats) -> Floats:
         return np.zeros(foretold.shape[1])
     each = (foretold - foretold.max(axis=1, keepdims=True))[some] / labels[some, None]
     weight = np.minimum(labels[some], MOST_USUAL * np.median(labels[some]))
-    return np.asarray(weight @ np.maximum(each, -MOST_SURPRISE))
+    each = weight[:, None] * np.maximum(each, -MOST_SURPRISE)
+    told = each.min(axis=1) < 0
+    if not told.any():
+        return np.zeros(foretold.shape[1])
+    # The less of two in the middle: of two sites one may lie.
+    usual = np.quantile(each[told].min(axis=1), 0.5, method="higher")
+    return np.asarray(np.maximum(each, MOST_USUAL * usual).sum(axis=0))
 
 
 def likeliest_way(foretold: Floats, labels: Floats) -> int:
