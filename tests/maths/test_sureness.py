@@ -200,6 +200,13 @@ def test_one_site_that_lies_hardly_moves_the_temperature():
     assert likeliest_temperature(np.vstack([each, lie]).sum(axis=0)) == TEMPERATURES[-1]
 
 
+def test_no_label_surprises_by_more_than_three_nats():
+    """Where many sites have labels that nothing foretells, temperatures are not theirs alone."""
+    each = -100.0 * np.arange(3.0) * np.ones((7, 1))
+    told = together(each, np.full(7, 10.0))
+    assert told.tolist() == [0.0, -7 * 10 * 3.0, -7 * 10 * 3.0]
+
+
 # --- fits ----------------------------------------------------------------------------------------
 
 

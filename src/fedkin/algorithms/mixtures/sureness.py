@@ -109,7 +109,7 @@ def _without_parts(
     turns.in_turn, turns.expected = start.turns.in_turn or None, fit.last.heard
     n = PARTS_IN_TURN if turns.in_turn else n_parts(counts, len(start.spread))
     part, without = _refits(fit, start, n)
-    if len(without) < 2:
+    if not without:
         return None
     note, replies = "parts of the sites are left out", None
     if turns.in_turn is None:
@@ -131,10 +131,10 @@ def _without_parts(
 
 
 def _refits(fit: Departure, start: SharedStart, n: int) -> tuple[Indices, list[Departure]]:
-    """The part of every site, of n, and fits that begin without each."""
+    """The part of every site, of n, and fits that begin without each; none of a single part."""
     part = dealt(start.labelled[0], n)
-    parts = range(int(part.max()) + 1)
-    return part, [_without(fit, start, part != k) for k in parts]
+    last = int(part.max())
+    return part, [_without(fit, start, part != k) for k in range(last + 1) if last]
 
 
 def kinds_of_taught(settings: Any) -> tuple[str, ...]:
