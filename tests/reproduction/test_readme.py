@@ -86,10 +86,12 @@ def pen_digits():
 
 def few_digits():
     found = rows("fedgrem-few-digits")
+    whitened = "FedGrEM, default, whitened", "LocalEM, Ward, whitened"
+    tied = "FedGrEM, tied, Ward, z-scores", "LocalEM, tied, Ward, z-scores"
     told = [
         found.estimate("error", digits=n, setting=setting).mean
-        for n in (10, 20, 160)
-        for setting in ("FedGrEM, default, whitened", "LocalEM, Ward, whitened")
+        for n, pair in ((10, whitened), (10, tied), (20, whitened), (160, whitened))
+        for setting in pair
     ]
     pairs = zip(told[::2], told[1::2])
     return [f"{mine:.1f} % against {alone:.1f} %" for mine, alone in pairs]
