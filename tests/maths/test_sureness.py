@@ -16,12 +16,13 @@ from fedkin.algorithms.mixtures.sureness import (
     likeliest_temperature,
     together,
 )
+from fedkin.algorithms.mixtures.turns import side_by_side
 from fedkin.engines.inprocess import InProcess
 from fedkin.models import gaussian_mixture as gaussian
 from fedkin.models import shaped_mixture as shaped
 from fedkin.models.packed_matrices import packed
 from fedkin.models.shaped_mixture import TEMPERATURES
-from fedkin.protocol import MISFIT, TracedReply
+from fedkin.protocol import MISFIT, Replies, TracedReply
 from fedkin.shrinkage import borrowed
 
 N_CLASSES, D, M = 3, 3, 12
@@ -536,3 +537,11 @@ def test_labels_beside_a_federation_are_refused():
     X, y, site = people(m=4)
     with pytest.raises(ValueError, match="beside a Federation"):
         FedGrEM(N_CLASSES, covariance_type="full").fit(Federation.from_groups(X, site), y)
+
+
+def test_of_questions_in_turn_one_that_nobody_answers_leaves_nobody():
+    some = Replies(np.arange(2), {"rows": np.ones(2), "counts": np.ones((2, 1, 3))})
+    nobody = Replies(np.empty(0, dtype=np.intp), {})
+    for found in ([some, nobody], [nobody, some]):
+        assert len(side_by_side(found).clients) == 0
+    assert side_by_side([some, some])["counts"].shape == (2, 2, 3)

@@ -69,6 +69,8 @@ class Turns:
 def side_by_side(found: Sequence[Replies]) -> Replies:
     """Replies about one start each as one about all; of the sites that told of every one."""
     clients = reduce(np.intersect1d, [replies.clients for replies in found])
+    if not len(clients):
+        return Replies(clients, {})
     places = [np.searchsorted(replies.clients, clients) for replies in found]
     arrays = {}
     for name, first in found[0].items():
