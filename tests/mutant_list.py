@@ -1527,6 +1527,13 @@ MUTANTS = (
         BENT,
     ),
     Mutant(
+        "covariances bent by as few rows as tell where sites differ",
+        "shrinkage/in_common.py",
+        "whole if n_rows is None else n_rows",
+        "whole",
+        BENT,
+    ),
+    Mutant(
         "covariances inside sites told by few rows alone",
         "shrinkage/in_common.py",
         "if seen.sum() > FEW:",

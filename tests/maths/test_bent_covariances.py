@@ -174,6 +174,23 @@ def test_one_odd_site_far_away_costs_the_others_nothing():
     assert found[1] < 1.2 * found[0]
 
 
+@pytest.mark.parametrize("share", [1.0, 0.3])
+@pytest.mark.parametrize("seed", range(3))
+def test_where_one_site_is_far_away_sites_do_not_come_to_differ_in_all(share, seed):
+    """Common covariances that grow make sites look unlike them, and tell less of what is common."""
+    rng = np.random.default_rng(seed)
+    site = np.repeat(np.arange(4), 30)
+    y = rng.integers(0, 2, len(site))
+    X = rng.normal(size=(len(site), 4))
+    X[:, 0] += 3.0 * y + 100.0 * (site == 0)
+    labels = np.where(rng.random(len(y)) < share, y, -1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = FedGrEM(2, covariance_type="full", random_state=0).fit(X, labels, groups=site)
+    assert model.group_covariance_[:, 0, 0].max() < 3.0
+    assert model.degrees_.min() > 10.0
+
+
 def test_sites_that_are_far_apart_do_not_widen_what_is_inside_them():
     own, root, rng = places(m=30, wide=40.0)
     X, y, site = rows_of(own, root, rng, 12)

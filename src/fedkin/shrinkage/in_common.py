@@ -245,7 +245,7 @@ def _learn_covariances(counts, means, scatter, common, kind):
     target = None
     if seen.sum() > FEW:
         target = _sites_together(seen, means, scatter, common.centers, kind, least)
-    covariances, known = _of_groups(each, told, kind, least, target)
+    covariances, known = _of_groups(each, told, kind, least, target, float(rows.sum()))
     return common._replace(covariances=covariances, degrees=degrees, known=known)
 
 
@@ -268,17 +268,20 @@ def _of_groups(
     kind: str,
     least: float = 0.0,
     target: Floats | None = None,
+    n_rows: float | None = None,
 ) -> tuple[Floats, Floats]:
     """Covariances of groups (R, d, d), known from `told` rows each, bent to their average.
 
     And as from how many rows they are known then, (R,). The average is itself bent to a target
-    (d, d), if there is one.
+    (d, d), if there is one, beside `n_rows`; all that are told, unless given. (Where sites differ
+    few are told of what is common: bent by so few, covariances would grow to the target, and sites
+    differ from them the more.)
     """
     told = np.maximum(told, FEW)
     whole = told.sum()
     average = _average(covariances, told, least)
     if target is not None:
-        average = pulled(average, float(whole), target, kind)
+        average = pulled(average, float(whole if n_rows is None else n_rows), target, kind)
     share = np.ones(len(told))
     if kind == "tied":
         bent = np.broadcast_to(average, covariances.shape).copy()
