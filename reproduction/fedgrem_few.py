@@ -86,7 +86,7 @@ MADE_WITH = {
         "psych", "sat.act", ("age", "ACT", "SATV", "SATQ"), "gender", "education"
     ),
 }
-# Tables that were written down before anything was measured, and looked at once, at the end.
+# Tables that were written down before anything was measured, and did not decide anything.
 JUDGED = {
     "wages, sex by occupation": Source(
         "AER", "CPS1985", ("wage", "education", "experience"), "gender", "occupation"
@@ -168,7 +168,8 @@ STUDIES = (
             "ones (classes with a single row do not take part; a class has at least probability "
             f"{LEAST_PROBABILITY:g} in the log loss). Judged is the mean difference to the best "
             f"of them, for {TIED} to the best of the linear ones, less {NOISE:g} standard errors "
-            "of it over splits."
+            "of it over splits, as in `fedgrem-labels-tables`; that was settled when the rows had "
+            "been seen (record 2.35)."
         ),
         one=few_rows,
         figure=partial(dots, by=("table", "rows", "method"), measures=MEASURES, log=("log loss",)),
@@ -194,8 +195,8 @@ STUDIES = (
             'scikit-learn of all labelled rows (solver="lsqr", shrinkage="auto"; classes with a '
             f"single row do not take part; least probability {LEAST_PROBABILITY:g}). Differences "
             f"are means over splits less {NOISE:g} standard errors. {'; '.join(MADE_WITH)} were "
-            f"in sight when the blend was made; {'; '.join(JUDGED)} were named before and looked "
-            "at once, afterwards."
+            f"in sight when the blend was made; {'; '.join(JUDGED)} were named before, looked at "
+            "when it stood, and again after mends that came from elsewhere (record 2.36)."
         ),
         one=blended,
         figure=partial(dots, by=("table", "share", "method"), measures=MEASURES, log=("log loss",)),
