@@ -25,6 +25,7 @@ MISFIT = ("tests/maths/models/test_misfit.py",)
 SURENESS = ("tests/maths/test_sureness.py", "tests/maths/test_labels_and_odd_sites.py")
 TAUGHT = ("tests/maths/test_taught.py", *SURENESS)
 BENT = ("tests/maths/test_bent_covariances.py",)
+UNITS = ("tests/maths/test_units_of_groups.py",)
 IMPLAUSIBLE = ("tests/discordant/test_implausible_sites.py",)
 
 MUTANTS = (
@@ -1553,5 +1554,40 @@ MUTANTS = (
         "share * target + (1.0 - share) * covariance",
         "covariance",
         BENT,
+    ),
+    Mutant(
+        "next to nothing beside the widest column",
+        "shrinkage/in_common.py",
+        "scale = np.ones(len(covariance)) * floor.units",
+        "scale = np.ones(len(covariance))",
+        UNITS,
+    ),
+    Mutant(
+        "departures without units",
+        "algorithms/mixtures/departures.py",
+        "            self.units,\n        )",
+        "            1.0,\n        )",
+        UNITS,
+    ),
+    Mutant(
+        "the mean of sites' spreads where their median is meant",
+        "algorithms/mixtures/shared_start.py",
+        "inside = np.median(variance, axis=0)",
+        "inside = np.mean(variance, axis=0)",
+        UNITS,
+    ),
+    Mutant(
+        "columns as they are whatever their units",
+        "algorithms/mixtures/shared_start.py",
+        "if units.max() > MOST_UNLIKE * units.min():",
+        "if False:",
+        UNITS,
+    ),
+    Mutant(
+        "equations of centres in raw units",
+        "shrinkage/site_shifts.py",
+        "    units = units_of(matrix)\n",
+        "    units = np.ones(len(matrix))\n",
+        UNITS,
     ),
 )

@@ -245,13 +245,23 @@ def test_weights_for_a_new_site_are_those_of_the_lines_they_stand_beside(family)
         ((1e-9, 1e-9), "tied", False),
         ((1.0, 100.0), "identity", True),
         ((1.0, 100.0), "full", False),
-        ((1.0, 1e5), "full", True),
+        ((1.0, 1e5), "full", False),
+        ((1.0, 1e5), "diag", False),
+        ((1.0, 1e5), "tied", True),
+        ((1.0, 1e5), "spherical", True),
     ],
 )
 def test_units_in_which_groups_cannot_be_told_are_named(units, kind, told):
     X, sites = groups_of_rows()
     codes = codes_told(FedGrEM(3, covariance_type=kind, random_state=0), X * units, groups=sites)
     assert ("FK025" in codes) == told
+
+
+@pytest.mark.parametrize(("widest", "told"), [(100.0, False), (1e5, True)])
+def test_variances_that_sites_fit_alone_bear_less_unlike_units(widest, told):
+    X, sites = groups_of_rows()
+    model = FedGrEM(3, covariance_type="diag", shrinkage="paper", random_state=0)
+    assert ("FK025" in codes_told(model, X * (1.0, widest), groups=sites)) == told
 
 
 @pytest.mark.parametrize(

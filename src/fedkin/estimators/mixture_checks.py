@@ -19,6 +19,8 @@ UNITS, ORIGIN, FEW = "FK025", "FK026", "FK027"
 # learnt column by column find their way up to the second.
 UNLIKE_SPREADS, UNLIKE_LEARNT_SPREADS = 30.0, 1000.0
 LEARNT = ("diag", "full")
+# Fits that find their covariances by moments measure columns by their own spread.
+WITHOUT_UNITS = ("diag", "full", "tied")
 # Rows of groups with variance one vary by one and more; these vary by less than can be told apart.
 TOO_NARROW = 0.3
 # A line through the origin that misses the target by so many times what one beside it does.
@@ -32,7 +34,7 @@ def findings_of_groups(data: Federation, settings: Any) -> Iterator[Finding]:
         return
     if settings.family == "regression":
         yield from _through_the_origin(data, settings)
-    else:
+    elif not _in_units_of_columns(settings):
         yield from _unlike_units(data, settings.covariance_type)
 
 
@@ -48,6 +50,11 @@ def findings_of_weights(data: Federation, n_groups: int) -> Iterator[Finding]:
         )
         remedy = "FedGrEM with share_weights=True pulls weights together"
         yield Finding("warning", None, fact, remedy, FEW)
+
+
+def _in_units_of_columns(settings: Any) -> bool:
+    """Whether the fit is the same in all units (`fedkin.algorithms.mixtures.shaped`)."""
+    return getattr(settings, "shaped", False) and settings.covariance_type in WITHOUT_UNITS
 
 
 def _unlike_units(data: Federation, kind: str) -> Iterator[Finding]:

@@ -8,6 +8,8 @@ common covariances and degrees of freedom (`best_degrees`), the Dirichlet of the
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from scipy.special import psi
 
@@ -40,6 +42,13 @@ LEAST_EIGENVALUE = 1e-6
 LEAST_SCATTER = 1e-12
 
 
+class Floor(NamedTuple):
+    """What is next to nothing: variances below `least`, in `units` of the columns (d,)."""
+
+    units: Floats | float
+    least: float = 0.0
+
+
 def learn(
     counts: Floats,
     means: Floats,
@@ -48,11 +57,12 @@ def learn(
     kind: str,
     alike: bool = False,
     rows: Floats | None = None,
+    units: Floats | float = 1.0,
 ) -> Common:
     """The mixture that sites share, from their counts, means and scatter added up.
 
     With covariances `alike` all groups have their average. `rows` (m,) of sites that may have kept
-    groups back.
+    groups back. What is next to nothing is so in `units` of the columns (d,).
     """
     n_rows = counts.sum(axis=0)
     alive = n_rows[:, None] > FEW
@@ -60,9 +70,9 @@ def learn(
     centers = np.where(alive, centers, common.centers)
     if kind != "identity":
         each = _together(counts, means, scatter, centers, kind)
-        least = least_variance(counts, means)
-        straight = np.diag(np.diag(_average(each, n_rows, least)))
-        covariances, known = _of_groups(each, n_rows, "tied" if alike else kind, least, straight)
+        floor = Floor(units, least_variance(counts, means / units))
+        straight = np.diag(np.diag(_average(each, n_rows, floor)))
+        covariances, known = _of_groups(each, n_rows, "tied" if alike else kind, floor, straight)
         common = common._replace(covariances=covariances, known=known)
     if rows is not None:
         n_rows = members_of(counts, rows, common.concentration).sum(axis=0)
@@ -88,7 +98,12 @@ def _squares_of(weights: Floats, vectors: Floats) -> Floats:
 
 
 def numbers_of_covariances(
-    counts: Floats, means: Floats, scatter: Floats, centers: Floats, kind: str
+    counts: Floats,
+    means: Floats,
+    scatter: Floats,
+    centers: Floats,
+    kind: str,
+    units: Floats | float = 1.0,
 ) -> float:
     """How many numbers the covariances of groups are that sites share, as far as they are free.
 
@@ -101,8 +116,8 @@ def numbers_of_covariances(
     if not whole or kind not in OWN_KINDS or len(told) == 1:
         return float(whole)
     each = _together(counts, means, scatter, centers, kind)
-    average = np.einsum("r,rij->ij", told, each) / told.sum()
-    share = _share_of_average(each, told, floored(average, least_variance(counts, means)), kind)
+    average = _average(each, told, Floor(units, least_variance(counts, means / units)))
+    share = _share_of_average(each, told, average, kind)
     return float(whole * (1.0 - share + share * told / told.sum()).sum())
 
 
@@ -114,22 +129,26 @@ def learn_own(
     kind: str,
     own_weights: bool,
     members: Floats | None = None,
+    units: Floats | float = 1.0,
 ) -> Common:
     """What groups have in common where sites differ, a few steps up the marginal likelihood.
 
-    `members` (m, R) are what counts for weights, where these are not the counts.
+    `members` (m, R) are what counts for weights, where these are not the counts. What is next to
+    nothing is so in `units` of the columns (d,).
     """
     common = common._replace(n_estimates=np.array(float((counts > FEW).sum())))
-    common = _learn_means(counts, means, common)
+    common = _learn_means(counts, means, common, units)
     if kind != "identity":
-        common = _learn_covariances(counts, means, scatter, common, kind)
+        common = _learn_covariances(counts, means, scatter, common, kind, units)
     if own_weights:
         return common
     members = counts if members is None else members
     return common._replace(concentration=learn_weights(members, common.concentration))
 
 
-def _learn_means(counts: Floats, means: Floats, common: Common) -> Common:
+def _learn_means(
+    counts: Floats, means: Floats, common: Common, units: Floats | float
+) -> Common:
     """Centres, the covariance between sites and that of shifts, by EM; belonging weighs sites."""
     axes, back, spread = axes_of(common)
     d, known = means.shape[-1], counts > FEW
@@ -153,7 +172,7 @@ def _learn_means(counts: Floats, means: Floats, common: Common) -> Common:
     matrix = least * level[:, None, None] * np.eye(d) + moments
     between = back @ (matrix / (least + sites)[:, None, None]) @ back.swapaxes(-1, -2)
     told = (belongs[..., None] * spread / total).mean(axis=-1).sum(axis=0)
-    between, _ = _of_groups(between, told, "full")
+    between, _ = _of_groups(between, told, "full", Floor(units))
     return common._replace(centers=centers, between=between)
 
 
@@ -224,7 +243,7 @@ def _level(squares: Floats, noise: Floats, belongs: Floats, level: Floats) -> Fl
     return found
 
 
-def _learn_covariances(counts, means, scatter, common, kind):
+def _learn_covariances(counts, means, scatter, common, kind, units):
     """Common covariances and degrees of freedom, by marginal likelihood; odd sites have no say."""
     axes, back, spread = axes_of(common)
     held = held_means(counts, means, common, axes, back, spread)
@@ -240,16 +259,16 @@ def _learn_covariances(counts, means, scatter, common, kind):
     each = np.einsum("mr,mrq->rq", weight, used) / np.maximum(told, FEW)[:, None]
     each = unpacked(each, means.shape[-1], kind)
     each = np.where((told > FEW)[:, None, None], each, common.covariances)
-    least = least_variance(counts, means)
+    floor = Floor(units, least_variance(counts, means / units))
     seen = np.where(held.belongs > 0.5, counts, 0.0)
     target = None
     if seen.sum() > FEW:
-        target = _sites_together(seen, means, scatter, common.centers, kind, least)
-    covariances, known = _of_groups(each, told, kind, least, target, float(rows.sum()))
+        target = _sites_together(seen, means, scatter, common.centers, kind, floor)
+    covariances, known = _of_groups(each, told, kind, floor, target, float(rows.sum()))
     return common._replace(covariances=covariances, degrees=degrees, known=known)
 
 
-def _sites_together(counts, means, scatter, centers, kind, least):
+def _sites_together(counts, means, scatter, centers, kind, floor):
     """The covariance (d, d) of rows about the centres of their groups, whatever their site.
 
     It is as wide as what is between sites and inside them together, and known from all rows. Bent
@@ -258,7 +277,7 @@ def _sites_together(counts, means, scatter, centers, kind, least):
     n_rows = counts.sum(axis=0)
     some = np.where(counts[..., None] > FEW, scatter, 0.0)
     each = _together(counts, means, some, centers, kind)
-    whole = _average(each, n_rows, least)
+    whole = _average(each, n_rows, floor)
     return pulled(whole, float(n_rows.sum()), np.diag(np.diag(whole)), kind)
 
 
@@ -266,7 +285,7 @@ def _of_groups(
     covariances: Floats,
     told: Floats,
     kind: str,
-    least: float = 0.0,
+    floor: Floor,
     target: Floats | None = None,
     n_rows: float | None = None,
 ) -> tuple[Floats, Floats]:
@@ -279,7 +298,7 @@ def _of_groups(
     """
     told = np.maximum(told, FEW)
     whole = told.sum()
-    average = _average(covariances, told, least)
+    average = _average(covariances, told, floor)
     if target is not None:
         average = pulled(average, float(whole if n_rows is None else n_rows), target, kind)
     share = np.ones(len(told))
@@ -290,14 +309,14 @@ def _of_groups(
     else:
         share = _share_of_average(covariances, told, average, kind)
         mixed = share[:, None, None] * average + (1.0 - share)[:, None, None] * covariances
-        bent = np.stack([floored(one, least) for one in mixed])
+        bent = np.stack([floored(one, floor) for one in mixed])
     return bent, 1.0 / (share**2 / whole + (1.0 - share) ** 2 / told)
 
 
-def _average(covariances: Floats, told: Floats, least: float) -> Floats:
+def _average(covariances: Floats, told: Floats, floor: Floor) -> Floats:
     """The average (d, d) of covariances that are known from `told` rows each."""
     told = np.maximum(told, FEW)
-    return floored(np.einsum("r,rij->ij", told, covariances) / told.sum(), least)
+    return floored(np.einsum("r,rij->ij", told, covariances) / told.sum(), floor)
 
 
 def pulled(covariance: Floats, told: float, target: Floats, kind: str) -> Floats:
@@ -313,14 +332,17 @@ def _share_of_average(covariances, told, average, kind):
     return beyond / (beyond + told * times)
 
 
-def floored(covariance: Floats, least: float = 0.0) -> Floats:
+def floored(covariance: Floats, floor: Floor) -> Floats:
     """A covariance (d, d) with no eigenvalue below a share of their mean, or below the least.
 
-    One if all are zero.
+    In units of the columns; one if all are zero. What is small beside another column only because
+    it is told in metres and not in millimetres is not next to nothing.
     """
-    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
-    least = max(LEAST_EIGENVALUE * float(values.mean()), least) or 1.0
-    return np.asarray((vectors * np.maximum(values, least)) @ vectors.T)
+    scale = np.ones(len(covariance)) * floor.units
+    products = scale[:, None] * scale
+    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2 / products)
+    least = max(LEAST_EIGENVALUE * float(values.mean()), floor.least) or 1.0
+    return np.asarray((vectors * np.maximum(values, least)) @ vectors.T * products)
 
 
 def least_variance(counts: Floats, means: Floats) -> float:

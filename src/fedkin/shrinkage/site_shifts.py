@@ -78,8 +78,20 @@ def move_of_centers(precision: Floats, away: Floats, spread: Floats) -> tuple[Fl
         part = slice(r * d, (r + 1) * d)
         curvature[part, part] += own
     curvature = (curvature + curvature.T) / 2
-    step = np.linalg.lstsq(curvature, slope.ravel(), rcond=None)[0]
-    return step.reshape(n_groups, d), curvature
+    return solved(curvature, slope.ravel()).reshape(n_groups, d), curvature
+
+
+def solved(matrix: Floats, vector: Floats) -> Floats:
+    """The least solution (n,) of positive semidefinite equations (n, n), whatever the units."""
+    units = units_of(matrix)
+    step = np.linalg.lstsq(matrix / np.outer(units, units), vector / units, rcond=None)[0]
+    return np.asarray(step / units, dtype=float)
+
+
+def units_of(matrix: Floats) -> Floats:
+    """Roots of the diagonal (n,) of a positive semidefinite matrix; one where it is zero."""
+    diagonal = np.diag(matrix)
+    return np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
 
 
 def pulled_together(centers: Floats, precision: Floats, unit: Floats) -> Floats:
@@ -92,15 +104,17 @@ def pulled_together(centers: Floats, precision: Floats, unit: Floats) -> Floats:
     if n_groups < 2:
         return centers
     about, inverse = np.eye(n_groups) - 1.0 / n_groups, np.linalg.inv(unit)
-    doubt = np.linalg.pinv(precision, hermitian=True).reshape(n_groups, d, n_groups, d)
+    units = units_of(precision)
+    products = np.outer(units, units)
+    doubt = np.linalg.pinv(precision / products, hermitian=True) / products
+    doubt = doubt.reshape(n_groups, d, n_groups, d)
     by_chance = np.einsum("rs,sirj,ij->", about, doubt, inverse, optimize=True)
     away = about @ centers
     squares = np.einsum("ri,ij,rj->", away, inverse, away)
     size = (n_groups - 1.0) * d
     level = max(float(squares - by_chance), LEAST_LEVEL * float(by_chance)) / size
     whole = precision + np.kron(about, inverse / level) if level > 0 else precision
-    held = np.linalg.lstsq(whole, precision @ centers.ravel(), rcond=None)[0]
-    return np.asarray(held.reshape(n_groups, d), dtype=float)
+    return solved(whole, precision @ centers.ravel()).reshape(n_groups, d)
 
 
 def spread_of_shifts(found: Shifts, belongs: Floats, level: float, unit: Floats) -> Floats:

@@ -36,10 +36,20 @@ MOST = 1e15
 
 
 class Departure:
-    """One shared mixture, every site's last moments, and its own values given what is common."""
+    """One shared mixture, every site's last moments, and its own values given what is common.
 
-    def __init__(self, common: borrowed.Common, kind: str, own_weights: bool, m: int) -> None:
-        self.common, self.kind, self.own_weights = common, kind, own_weights
+    What is next to nothing is so in `units` of the columns (d,).
+    """
+
+    def __init__(
+        self,
+        common: borrowed.Common,
+        kind: str,
+        own_weights: bool,
+        m: int,
+        units: Floats | float = 1.0,
+    ) -> None:
+        self.common, self.kind, self.own_weights, self.units = common, kind, own_weights, units
         self.last = LastReplies(m)
         n_groups, d = common.centers.shape
         shapes = (m, n_groups), (m, n_groups, d), (m, n_groups, n_numbers(kind, d))
@@ -106,9 +116,10 @@ class Departure:
             self.kind,
             self.own_weights,
             self.members[who],
+            self.units,
         )
         self.own = self._posterior(counts, means, scatter)
-        return largest_change(before, self.own.means)
+        return largest_change(before / self.units, self.own.means / self.units)
 
     def _told(self) -> tuple[Floats, Floats, Floats]:
         """Counts, means and scatter, without groups that their sites keep back for good."""

@@ -263,11 +263,12 @@ def program(roster: Roster, settings: Any, aligned: Floats | None = None) -> Pro
     own_weights = settings.share_weights is False
     if start.all_named:
         shared = [with_shifts(one) for one in shared]
-    ways = [Departure(one, settings.covariance_type, own_weights, m) for one in shared]
+    units = start.floor_units
+    ways = [Departure(one, settings.covariance_type, own_weights, m, units) for one in shared]
     if aligned is not None:
         yield from depart(ways[-1])
     if start.all_named and settings.covariance_type == "full":
-        ways.append(Departure(one_covariance(shared[0]), "tied", own_weights, m))
+        ways.append(Departure(one_covariance(shared[0]), "tied", own_weights, m, units))
     by = "right" if start.named else "loglik"
     fit = yield from likeliest(ways, start.trusted, start.turns, start.spread, by)
     history: list[float] = []

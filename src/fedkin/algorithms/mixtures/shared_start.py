@@ -16,6 +16,7 @@ from fedkin.algorithms.mixtures.departures import moments, one_covariance
 from fedkin.algorithms.mixtures.turns import AboutSome, Turns, some_of_each
 from fedkin.alignment import by_coordinates
 from fedkin.arrays import Bools, Floats
+from fedkin.models.moments import MAD_TO_SCALE
 from fedkin.models.packed_matrices import unpacked
 from fedkin.protocol import Ask, Replies, Roster, over_roster
 from fedkin.shrinkage import borrowed, in_common
@@ -37,6 +38,8 @@ MOST_GROUPS, WORSE_IN_A_ROW = 15, 2
 LEAST_SITES, MOST_OF_ALL, MOST_TRUSTED, SEARCHES = 5, 0.25, 0.65, 3
 # Where the fit begins: sites differ by this share of the covariance, borrow as from so many rows.
 FIRST_BETWEEN, FIRST_DEGREES, FIRST_TOTAL = 0.1, 100.0, 10.0
+# Columns of which one spreads so many times as far as another are not compared as they are.
+MOST_UNLIKE = 30.0
 
 
 class Shared(NamedTuple):
@@ -84,8 +87,9 @@ class SharedStart:
         self.middle: Floats = np.empty((0, 0))
         self.deviation: Floats = np.empty((0, 0))
         self.inside: Floats = np.empty(0)
-        # Typical spread of every column, (d,).
+        # Typical spread of every column, (d,), and that inside a site.
         self.spread: Floats = np.empty(0)
+        self.inside_sites: Floats = np.ones(())
         # Counts, means and scatter of the sites' labelled rows, (m, ...), where there are labels.
         self.labelled: tuple[Floats, ...] = ()
         # Whether every group has labels; whether every row has.
@@ -102,7 +106,7 @@ class SharedStart:
         settings, given = self.settings, self.settings.given_start
         replies = yield Ask("columns", note="spread of the columns")
         units, n_rows = spread_of(replies), float(replies["rows"].sum())
-        self.spread = units
+        self.spread, self.inside_sites = units, spread_inside(replies)
         who, m = replies.clients, len(self.roster)
         self.turns.expected[who] = True
         self.middle = over_roster(replies["middle"], who, m, missing=0.0)
@@ -187,7 +191,7 @@ class SharedStart:
             whole = (share * inside[:, None] / d)[..., None, None] * np.eye(d)
         heard = self.trusted[who]
         seen = counts[heard], means[heard], scatter[heard]
-        numbers = in_common.numbers_of_covariances(*seen, common.centers, kind)
+        numbers = in_common.numbers_of_covariances(*seen, common.centers, kind, self.floor_units)
         certain = complete_loglik(counts, means, whole, common)
         trusted, rows, certain = (
             over_roster(part, who, len(self.roster), missing=0.0)
@@ -216,11 +220,25 @@ class SharedStart:
         """Shared mixtures from starts among the clusters of trusted sites."""
         step, made = "seeds_by_ward" if self.settings.start == "ward" else "seeds", []
         # Columns compared as they are, and by their spread: neither suits all data.
-        for by in (np.full_like(units, np.sqrt(np.square(units).mean())), units):
+        for by in (self._as_they_are(units), units):
             common = {"units": by, "wanted": np.zeros(n_groups)}
             replies = yield Ask(step, common, note="clusters at the sites")
             made += self._starts(replies, by, known)
         return (yield from self._shared(made))
+
+    @property
+    def floor_units(self) -> Floats | float:
+        """In what covariances are measured where they are next to nothing, (d,)."""
+        return 1.0 if self.kind == "spherical" else self.inside_sites
+
+    def _as_they_are(self, units: Floats) -> Floats:
+        """Units in which columns are compared as they are: one for all.
+
+        Where these spread so unlike that some would not be seen at all: by their spread in a site.
+        """
+        if units.max() > MOST_UNLIKE * units.min():
+            return self.inside_sites
+        return np.full_like(units, np.sqrt(np.square(units).mean()))
 
     def first(self, counts: Floats, means: Floats, scatter: Floats) -> borrowed.Common:
         """What labelled groups have in common, sites put together.
@@ -230,7 +248,8 @@ class SharedStart:
         """
         n_groups, d = counts.shape[1], len(self.spread)
         first = self._at(np.zeros((n_groups, d)), np.square(self.spread))
-        common = in_common.learn(counts, means, scatter, first, self.kind)
+        units = self.floor_units
+        common = in_common.learn(counts, means, scatter, first, self.kind, units=units)
         n_rows = counts.sum(axis=0)
         average = np.einsum("r,rij->ij", n_rows / n_rows.sum(), common.covariances)
         share = (d + 2.0) / (d + 2.0 + n_rows.sum())
@@ -306,7 +325,7 @@ class SharedStart:
                 counts, means, scatter = (part[:, place] for part in parts)
                 # A group that may be as wide as it likes can swallow others before they are found.
                 alike = number <= ROUNDS_OF_ALL and s % 2 == 0
-                told = counts, means, scatter, found[s], self.kind, alike, rows
+                told = counts, means, scatter, found[s], self.kind, alike, rows, self.floor_units
                 found[s] = in_common.learn(*told)
             if number > ROUNDS_OF_ALL + 1:
                 # Groups that are kept back now and then make the likelihood go to and fro.
@@ -384,6 +403,20 @@ def spread_of(replies: Replies) -> Floats:
     mean = (rows * middle).sum(axis=0) / total
     variance = (rows * (replies["variance"] + np.square(middle - mean))).sum(axis=0) / total
     return np.sqrt(np.where(variance > 0, variance, 1.0))
+
+
+def spread_inside(replies: Replies) -> Floats:
+    """Spread of every column inside the median site of several rows, (d,).
+
+    Where that one does not vary: that of the sites' means, likewise; else as by `spread_of`. One
+    site with huge values does not move it.
+    """
+    middle, variance = replies["middle"], replies["variance"][replies["rows"] > 1]
+    inside = np.median(variance, axis=0) if len(variance) else np.zeros(middle.shape[1])
+    away = np.abs(middle - np.median(middle, axis=0))
+    between = np.square(MAD_TO_SCALE * np.median(away, axis=0))
+    found = np.where(inside > 0, inside, between)
+    return np.sqrt(np.where(found > 0, found, np.square(spread_of(replies))))
 
 
 def seeded(

@@ -150,7 +150,7 @@ def taught(fit: Departure, start: SharedStart, kind: str, kept: Bools) -> Depart
     so that what is used is what was judged.
     """
     first = with_shifts(_beginning(fit, start, kept, kind))
-    one = Departure(first, kind, fit.own_weights, len(kept))
+    one = Departure(first, kind, fit.own_weights, len(kept), fit.units)
     counts, means, scatter = start.labelled
     who = np.flatnonzero(kept & (counts.sum(axis=1) > 0))
     known = {"counts": counts[who], "means": means[who], "scatter": scatter[who]}
@@ -184,7 +184,7 @@ def _without(fit: Departure, start: SharedStart, kept: Bools) -> Departure:
     """Sites that are kept depart from their labelled groups as those of the fit did."""
     first = _beginning(fit, start, kept, fit.kind)
     first = first if fit.common.shift is None else with_shifts(first)
-    return Departure(first, fit.kind, fit.own_weights, len(kept))
+    return Departure(first, fit.kind, fit.own_weights, len(kept), fit.units)
 
 
 def _beginning(fit: Departure, start: SharedStart, kept: Bools, kind: str) -> borrowed.Common:
