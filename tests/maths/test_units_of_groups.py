@@ -56,7 +56,7 @@ def test_without_labels_units_of_columns_change_nothing_but_starts(kind):
 
 
 def test_starts_find_the_groups_whatever_the_units():
-    """Before, no eigenvalue was less than a millionth of their mean: narrow columns told nothing."""
+    """No eigenvalue was less than a millionth of their mean: narrow columns told nothing."""
     X, _, site = people()
     first = told(X, None, site, covariance_type="full")
     _, probabilities, density = told(X * UNITS, None, site, covariance_type="full")

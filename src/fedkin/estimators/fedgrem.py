@@ -124,6 +124,9 @@ class FedGrEM(ShapedUse):
     lacking_ : array of shape (m, R)
         Groups that a site has no rows of; they have the common mean and covariance there. (With
         labels for all rows, the mean is moved as the site's other groups are.)
+    implausible_sites_ : array
+        Names of sites that sent squares of groups that no rows can have; they had no say. (Where
+        groups have covariances of their own.)
     classes_ : array
         Labels of the groups, where the fit had labels; the last groups may have none.
     temperature_ : float

@@ -12,6 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from fedkin.algorithms.mixtures.families import ShapedFamily
+from fedkin.estimators.fmlr import ImplausibleSitesWarning
 from fedkin.estimators.labelled_mixture import LabelledMixture, encoded
 from fedkin.estimators.mixtures import check_start
 from fedkin.federation import Federation
@@ -58,6 +59,9 @@ class ShapedUse(LabelledMixture):
         self.covariance_ = of_kind(result.covariances[0] if kind == "tied" else result.scale, kind)
         self.group_covariance_ = of_kind(result.covariances, kind)
         self.degrees_, self.lacking_ = result.degrees, result.lacking
+        wrong = np.zeros(len(self.client_names_), dtype=bool)
+        wrong = wrong if result.implausible is None else result.implausible
+        self.implausible_sites_ = self.client_names_[wrong]
         if result.temperatures is not None:
             self.temperature_, self.new_site_temperature_ = map(float, result.temperatures)
             share = np.zeros(2) if result.taught_share is None else result.taught_share
@@ -106,6 +110,12 @@ class ShapedUse(LabelledMixture):
                 f"columns need {needed[0]} rows at a site and {needed[1]} in a group, whatever the "
                 "covariance: fewer groups or columns let more sites join. adapt(X, groups=...) "
                 "finds a site's own values where its rows are; nothing leaves for that"
+            )
+        if len(self.implausible_sites_):
+            self._warning(
+                f"{sites_listed(self.implausible_sites_)} sent squares of groups that no rows can "
+                "have, and had no say; their groups are the population's. Look at these sites.",
+                ImplausibleSitesWarning,
             )
         if result.kept_back.any():
             self._warning(result.words_of_kept_back(self.client_names_))

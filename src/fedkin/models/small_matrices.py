@@ -18,9 +18,12 @@ from fedkin.models.packed_matrices import places_of_triangle, unpacked
 from fedkin.models.row_blocks import CHUNK_ELEMENTS
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 # Fewer matrices, and those of more columns, are done one by one by LAPACK, which is faster there.
 LEAST_MATRICES, MOST_COLUMNS = 128, 30
+# Beside the trace a negative eigenvalue is rounding up to this share.
+NEXT_TO_NOTHING = 1e-12
 # So many pivots are multiplied before a logarithm is taken.
 MULTIPLIED = 4
 
@@ -156,6 +159,21 @@ def log_determinants(form: Tridiagonal, level: Floats) -> Floats:
             total += np.log(product)
             product[:] = 1.0
     return total
+
+
+def without_negative(form: Tridiagonal) -> Bools:
+    """Whether no eigenvalue is negative, (m, R), but for rounding beside the trace.
+
+    Then every pivot of the matrix is positive once a next to nothing is added to its diagonal.
+    """
+    level = NEXT_TO_NOTHING * np.abs(form.main).sum(axis=0) + np.finfo(float).tiny
+    fine, pivot = np.ones(level.shape, dtype=bool), np.ones(level.shape)
+    for i, main in enumerate(form.main):
+        beside = form.squares[i - 1] / pivot if i and len(form.squares) else 0.0
+        pivot = main + level - beside
+        fine &= pivot > 0
+        pivot = np.where(fine, pivot, 1.0)
+    return fine
 
 
 def traces(covariances: Floats, directions: Floats, lengths: Floats) -> Floats:

@@ -30,12 +30,15 @@ from fedkin.shrinkage.borrowed import (
     turned,
 )
 from fedkin.shrinkage.degrees import best_degrees, share_of_target
+from fedkin.shrinkage.sound_scatter import say
 from fedkin.shrinkage.spread import belonging
 
 # Passes of the Dirichlet's fixed point inside one round; rounds go on from where they ended.
 PASSES = 10
 # Bounds of the Dirichlet's total: no borrowing, and all of it.
 LEAST_TOTAL, MOST_TOTAL = 1e-2, 1e5
+# Kinds that are the same in all units of the columns.
+UNIT_FREE = ("full", "diag", "tied")
 # Eigenvalues of a covariance are at least this share of their mean.
 LEAST_EIGENVALUE = 1e-6
 # Where rows of groups do not scatter, so do they as this share of how groups of sites do.
@@ -57,22 +60,23 @@ def learn(
     kind: str,
     alike: bool = False,
     rows: Floats | None = None,
-    units: Floats | float = 1.0,
+    units: Floats | None = None,
 ) -> Common:
     """The mixture that sites share, from their counts, means and scatter added up.
 
     With covariances `alike` all groups have their average. `rows` (m,) of sites that may have kept
-    groups back. What is next to nothing is so in `units` of the columns (d,).
+    groups back; `units` (d,) of the columns as in `learn_own`.
     """
     n_rows = counts.sum(axis=0)
     alive = n_rows[:, None] > FEW
     centers = np.einsum("mr,mrd->rd", counts, means) / np.where(alive, n_rows[:, None], 1.0)
     centers = np.where(alive, centers, common.centers)
     if kind != "identity":
-        each = _together(counts, means, scatter, centers, kind)
-        floor = Floor(units, least_variance(counts, means / units))
-        straight = np.diag(np.diag(_average(each, n_rows, floor)))
-        covariances, known = _of_groups(each, n_rows, "tied" if alike else kind, floor, straight)
+        heard, floor = _heard(counts, scatter, kind, units), floor_of(counts, means, kind, units)
+        told = (heard * counts).sum(axis=0)
+        each = _together(heard * counts, means, heard[..., None] * scatter, centers, kind)
+        straight = np.diag(np.diag(_average(each, told, floor)))
+        covariances, known = _of_groups(each, told, "tied" if alike else kind, floor, straight)
         common = common._replace(covariances=covariances, known=known)
     if rows is not None:
         n_rows = members_of(counts, rows, common.concentration).sum(axis=0)
@@ -103,7 +107,7 @@ def numbers_of_covariances(
     scatter: Floats,
     centers: Floats,
     kind: str,
-    units: Floats | float = 1.0,
+    units: Floats | None = None,
 ) -> float:
     """How many numbers the covariances of groups are that sites share, as far as they are free.
 
@@ -115,8 +119,9 @@ def numbers_of_covariances(
     told = np.maximum(counts.sum(axis=0), FEW)
     if not whole or kind not in OWN_KINDS or len(told) == 1:
         return float(whole)
-    each = _together(counts, means, scatter, centers, kind)
-    average = _average(each, told, Floor(units, least_variance(counts, means / units)))
+    heard = _heard(counts, scatter, kind, units)
+    each = _together(heard * counts, means, heard[..., None] * scatter, centers, kind)
+    average = _average(each, told, floor_of(counts, means, kind, units))
     share = _share_of_average(each, told, average, kind)
     return float(whole * (1.0 - share + share * told / told.sum()).sum())
 
@@ -129,15 +134,16 @@ def learn_own(
     kind: str,
     own_weights: bool,
     members: Floats | None = None,
-    units: Floats | float = 1.0,
+    units: Floats | None = None,
 ) -> Common:
     """What groups have in common where sites differ, a few steps up the marginal likelihood.
 
-    `members` (m, R) are what counts for weights, where these are not the counts. What is next to
-    nothing is so in `units` of the columns (d,).
+    `members` (m, R) are what counts for weights, where these are not the counts. `units` (d,) are
+    spreads of the columns inside a typical site: what is next to nothing beside them, or far
+    beyond them at a single site, has no say in covariances.
     """
     common = common._replace(n_estimates=np.array(float((counts > FEW).sum())))
-    common = _learn_means(counts, means, common, units)
+    common = _learn_means(counts, means, common, kind, units)
     if kind != "identity":
         common = _learn_covariances(counts, means, scatter, common, kind, units)
     if own_weights:
@@ -147,7 +153,7 @@ def learn_own(
 
 
 def _learn_means(
-    counts: Floats, means: Floats, common: Common, units: Floats | float
+    counts: Floats, means: Floats, common: Common, kind: str, units: Floats | None
 ) -> Common:
     """Centres, the covariance between sites and that of shifts, by EM; belonging weighs sites."""
     axes, back, spread = axes_of(common)
@@ -172,7 +178,7 @@ def _learn_means(
     matrix = least * level[:, None, None] * np.eye(d) + moments
     between = back @ (matrix / (least + sites)[:, None, None]) @ back.swapaxes(-1, -2)
     told = (belongs[..., None] * spread / total).mean(axis=-1).sum(axis=0)
-    between, _ = _of_groups(between, told, "full", Floor(units))
+    between, _ = _of_groups(between, told, "full", Floor(floor_units(kind, units)))
     return common._replace(centers=centers, between=between)
 
 
@@ -248,7 +254,8 @@ def _learn_covariances(counts, means, scatter, common, kind, units):
     axes, back, spread = axes_of(common)
     held = held_means(counts, means, common, axes, back, spread)
     rows, used = about_means(counts, means, scatter, held.means, held.taken, kind)
-    rows = np.where(held.belongs > 0.5, rows, 0.0)
+    heard = np.where(held.belongs > 0.5, _heard(counts, scatter, kind, units), 0.0)
+    rows, used = heard * rows, heard[..., None] * used
     degrees, weight = common.degrees, np.where(rows > 0, 1.0, 0.0)
     if kind in OWN_KINDS:
         degrees = best_degrees(used, rows, common.covariances, kind, degrees)
@@ -259,11 +266,10 @@ def _learn_covariances(counts, means, scatter, common, kind, units):
     each = np.einsum("mr,mrq->rq", weight, used) / np.maximum(told, FEW)[:, None]
     each = unpacked(each, means.shape[-1], kind)
     each = np.where((told > FEW)[:, None, None], each, common.covariances)
-    floor = Floor(units, least_variance(counts, means / units))
-    seen = np.where(held.belongs > 0.5, counts, 0.0)
-    target = None
+    floor, seen, target = floor_of(counts, means, kind, units), heard * counts, None
     if seen.sum() > FEW:
-        target = _sites_together(seen, means, scatter, common.centers, kind, floor)
+        told_of = seen, means, heard[..., None] * scatter
+        target = _sites_together(*told_of, common.centers, kind, floor)
     covariances, known = _of_groups(each, told, kind, floor, target, float(rows.sum()))
     return common._replace(covariances=covariances, degrees=degrees, known=known)
 
@@ -275,8 +281,7 @@ def _sites_together(counts, means, scatter, centers, kind, floor):
     to its diagonal, as far as they do not tell more.
     """
     n_rows = counts.sum(axis=0)
-    some = np.where(counts[..., None] > FEW, scatter, 0.0)
-    each = _together(counts, means, some, centers, kind)
+    each = _together(counts, means, scatter, centers, kind)
     whole = _average(each, n_rows, floor)
     return pulled(whole, float(n_rows.sum()), np.diag(np.diag(whole)), kind)
 
@@ -343,6 +348,22 @@ def floored(covariance: Floats, floor: Floor) -> Floats:
     values, vectors = np.linalg.eigh((covariance + covariance.T) / 2 / products)
     least = max(LEAST_EIGENVALUE * float(values.mean()), floor.least) or 1.0
     return np.asarray((vectors * np.maximum(values, least)) @ vectors.T * products)
+
+
+def floor_of(counts: Floats, means: Floats, kind: str, units: Floats | None) -> Floor:
+    """What is next to nothing beside the columns' units and how far groups of sites are apart."""
+    by = floor_units(kind, units)
+    return Floor(by, least_variance(counts, means / by))
+
+
+def floor_units(kind: str, units: Floats | None) -> Floats | float:
+    """Units in which eigenvalues are compared; kinds with one variance for columns have none."""
+    return 1.0 if units is None or kind not in UNIT_FREE else units
+
+
+def _heard(counts: Floats, scatter: Floats, kind: str, units: Floats | None) -> Floats:
+    """How far groups of sites have a say in covariances, (m, R)."""
+    return np.ones(counts.shape) if units is None else say(counts, scatter, kind, units)
 
 
 def least_variance(counts: Floats, means: Floats) -> float:

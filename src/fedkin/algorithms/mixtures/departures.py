@@ -19,6 +19,7 @@ from fedkin.models.packed_matrices import n_numbers
 from fedkin.protocol import Ask, LastReplies, Replies
 from fedkin.shrinkage import borrowed, in_common
 from fedkin.shrinkage.degrees import DEGREES
+from fedkin.shrinkage.sound_scatter import sound
 from fedkin.ties import tied_order
 
 # After so many rounds the half that foretells less of the mixtures that are compared is given up.
@@ -38,7 +39,7 @@ MOST = 1e15
 class Departure:
     """One shared mixture, every site's last moments, and its own values given what is common.
 
-    What is next to nothing is so in `units` of the columns (d,).
+    `units` (d,) are spreads of the columns inside a typical site.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Departure:
         kind: str,
         own_weights: bool,
         m: int,
-        units: Floats | float = 1.0,
+        units: Floats | None = None,
     ) -> None:
         self.common, self.kind, self.own_weights, self.units = common, kind, own_weights, units
         self.last = LastReplies(m)
@@ -58,6 +59,8 @@ class Departure:
         self.members: Floats = np.zeros((m, n_groups))
         # Groups that sites kept back, and the rounds so far.
         self.silent: Bools = np.zeros((m, n_groups), dtype=bool)
+        # Sites whose scatter no rows can have.
+        self.implausible: Bools = np.zeros(m, dtype=bool)
         self.n_rounds = 0
         self.own = self._posterior(*(np.zeros(shape) for shape in shapes))
 
@@ -119,11 +122,13 @@ class Departure:
             self.units,
         )
         self.own = self._posterior(counts, means, scatter)
-        return largest_change(before / self.units, self.own.means / self.units)
+        by = in_common.floor_units(self.kind, self.units)
+        return largest_change(before / by, self.own.means / by)
 
     def _told(self) -> tuple[Floats, Floats, Floats]:
         """Counts, means and scatter, without groups that their sites keep back for good."""
-        counts, means, scatter = moments(self.last)
+        counts, means, scatter, wrong = sound(*moments(self.last), self.kind, self.units)
+        self.implausible |= wrong
         self.n_rounds += 1
         if self.n_rounds > ROUNDS_TO_AND_FRO:
             rest = self.last["rows"] - counts.sum(axis=-1)

@@ -300,8 +300,9 @@ class FedGremResult(JoinedResult):
 
     What is common: `covariances`, `between` (R, d, d), `degrees`, `concentration`, `known` (R,),
     and with all labels `shift` (d, d), how groups of a site are moved alike.
-    Of sites: `scale` (m, R, d, d), `counts` (m, R) of rows, `lacking` (m, R), groups without rows;
-    and for new rows `predictive` (m, R, d, d) and `freedom` (m, R).
+    Of sites: `scale` (m, R, d, d), `counts` (m, R) of rows, `lacking` (m, R), groups without rows,
+    `implausible` (m,), who sent scatter that no rows can have; and for new rows `predictive`
+    (m, R, d, d) and `freedom` (m, R).
     With labels `class_counts` (m, R) of rows that have them, and `temperatures` (2,), by which log
     probabilities of classes are divided at sites with labels and at others. Where some rows have
     labels and others not, the same of classes, by labelled rows alone: `class_weights`,
@@ -325,7 +326,7 @@ class FedGremResult(JoinedResult):
     of_labels: ClassVar[tuple[str, ...]] = (*of_classes, *of_taught, "class_counts")
     for_one = (*JoinedResult.for_one, "predictive", "freedom", *of_labels)
     by_site = (
-        *(*JoinedResult.by_site, "counts", "predictive", "freedom", "lacking"),
+        *(*JoinedResult.by_site, "counts", "predictive", "freedom", "lacking", "implausible"),
         *of_labels,
     )
 
@@ -338,6 +339,7 @@ class FedGremResult(JoinedResult):
     predictive: Floats | None = None
     freedom: Floats | None = None
     lacking: Bools | None = None
+    implausible: Bools | None = None
     shift: Floats | None = None
     temperatures: Floats | None = None
     class_counts: Floats | None = None
@@ -392,7 +394,10 @@ class FedGremResult(JoinedResult):
         """Rows of every site (m,) whose groups did not leave, by its own rules."""
         assert self.counts is not None
         rest = self.site_rows - self.counts.sum(axis=1)
-        return np.where(rest >= borrowed.LEAST_KEPT_BACK, rest, 0.0)
+        by_rule = rest >= borrowed.LEAST_KEPT_BACK
+        return np.where(
+            by_rule if self.implausible is None else by_rule & ~self.implausible, rest, 0.0
+        )
 
     def words_of_kept_back(self, names: Any) -> str:
         """Whose groups did not leave, and what is behind the fit then."""

@@ -263,7 +263,7 @@ def program(roster: Roster, settings: Any, aligned: Floats | None = None) -> Pro
     own_weights = settings.share_weights is False
     if start.all_named:
         shared = [with_shifts(one) for one in shared]
-    units = start.floor_units
+    units = start.inside_sites
     ways = [Departure(one, settings.covariance_type, own_weights, m, units) for one in shared]
     if aligned is not None:
         yield from depart(ways[-1])
@@ -282,6 +282,7 @@ def program(roster: Roster, settings: Any, aligned: Floats | None = None) -> Pro
             break
     replies = yield question([fit], "sites settle", final=True)
     loglik[replies.clients] = replies["loglik"][:, 0]
+    fit.implausible |= start.implausible
     found = result_of(fit, loglik, history, at_rest >= settings.rounds_at_rest)
     if not settings.labels:
         return found
@@ -317,6 +318,7 @@ def result_of(
         concentration=common.concentration,
         counts=counts,
         lacking=(members < 0.5) & heard[:, None],
+        implausible=fit.implausible,
         between_variance=np.einsum("rii->r", spread) / d,
         outlier_score=outlier_score(own.distances.T, known.T, d),
         site_loglik=loglik,

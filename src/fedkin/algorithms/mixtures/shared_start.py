@@ -21,6 +21,7 @@ from fedkin.models.packed_matrices import unpacked
 from fedkin.protocol import Ask, Replies, Roster, over_roster
 from fedkin.shrinkage import borrowed, in_common
 from fedkin.shrinkage.borrowed import OWN_KINDS
+from fedkin.shrinkage.sound_scatter import Sound, sound
 from fedkin.ties import tied_order
 
 # Passes of clustering, at a site and among the clusters of all.
@@ -82,6 +83,8 @@ class SharedStart:
     def __init__(self, settings: Any, roster: Roster) -> None:
         self.settings, self.roster, self.kind = settings, roster, settings.covariance_type
         self.trusted: Bools = np.ones(len(roster), dtype=bool)
+        # Sites whose labelled rows scatter as no rows can.
+        self.implausible: Bools = np.zeros(len(roster), dtype=bool)
         self.n_rows = 0.0
         # Means and deviations of the sites' columns (m, d), and what rows scatter in all, (m,).
         self.middle: Floats = np.empty((0, 0))
@@ -89,7 +92,7 @@ class SharedStart:
         self.inside: Floats = np.empty(0)
         # Typical spread of every column, (d,), and that inside a site.
         self.spread: Floats = np.empty(0)
-        self.inside_sites: Floats = np.ones(())
+        self.inside_sites: Floats | None = None
         # Counts, means and scatter of the sites' labelled rows, (m, ...), where there are labels.
         self.labelled: tuple[Floats, ...] = ()
         # Whether every group has labels; whether every row has.
@@ -115,7 +118,9 @@ class SharedStart:
         known = None
         if settings.labels:
             replies = yield Ask("labelled", note="groups with labels")
-            known, whose = moments(replies), replies.clients
+            *known, wrong = self._sound(*moments(replies))
+            self.implausible[replies.clients] |= wrong
+            whose = replies.clients
             self.labelled = tuple(over_roster(part, whose, m, missing=0.0) for part in known)
             self.named = bool((known[0].sum(axis=0) > 0).all())
         if given is not None:
@@ -180,7 +185,8 @@ class SharedStart:
     def _counted(self, found: list[Shared], replies: Replies) -> Counted:
         """What the likeliest of these mixtures says of its number of groups."""
         common, kind, d = found[0].common, self.kind, len(self.middle[0])
-        counts, means, scatter = (part[:, 0] for part in moments(replies))
+        told = self._sound(*(part[:, 0] for part in moments(replies)))
+        counts, means, scatter, _ = told
         who, n_groups = replies.clients, len(common.centers)
         whole = unpacked(scatter, d, kind)
         if kind == "identity":
@@ -191,7 +197,7 @@ class SharedStart:
             whole = (share * inside[:, None] / d)[..., None, None] * np.eye(d)
         heard = self.trusted[who]
         seen = counts[heard], means[heard], scatter[heard]
-        numbers = in_common.numbers_of_covariances(*seen, common.centers, kind, self.floor_units)
+        numbers = in_common.numbers_of_covariances(*seen, common.centers, kind, self.inside_sites)
         certain = complete_loglik(counts, means, whole, common)
         trusted, rows, certain = (
             over_roster(part, who, len(self.roster), missing=0.0)
@@ -226,17 +232,16 @@ class SharedStart:
             made += self._starts(replies, by, known)
         return (yield from self._shared(made))
 
-    @property
-    def floor_units(self) -> Floats | float:
-        """In what covariances are measured where they are next to nothing, (d,)."""
-        return 1.0 if self.kind == "spherical" else self.inside_sites
+    def _sound(self, counts: Floats, means: Floats, scatter: Floats) -> Sound:
+        """Moments (m, R, ...) that rows can have."""
+        return sound(counts, means, scatter, self.kind, self.inside_sites)
 
     def _as_they_are(self, units: Floats) -> Floats:
         """Units in which columns are compared as they are: one for all.
 
         Where these spread so unlike that some would not be seen at all: by their spread in a site.
         """
-        if units.max() > MOST_UNLIKE * units.min():
+        if self.inside_sites is not None and units.max() > MOST_UNLIKE * units.min():
             return self.inside_sites
         return np.full_like(units, np.sqrt(np.square(units).mean()))
 
@@ -248,7 +253,7 @@ class SharedStart:
         """
         n_groups, d = counts.shape[1], len(self.spread)
         first = self._at(np.zeros((n_groups, d)), np.square(self.spread))
-        units = self.floor_units
+        units = self.inside_sites
         common = in_common.learn(counts, means, scatter, first, self.kind, units=units)
         n_rows = counts.sum(axis=0)
         average = np.einsum("r,rij->ij", n_rows / n_rows.sum(), common.covariances)
@@ -322,10 +327,10 @@ class SharedStart:
             who: Any = slice(None) if heard.all() else heard
             rows, parts = replies["rows"][who], [part[who] for part in moments(replies)]
             for place, s in enumerate(running):
-                counts, means, scatter = (part[:, place] for part in parts)
+                counts, means, scatter, _ = self._sound(*(part[:, place] for part in parts))
                 # A group that may be as wide as it likes can swallow others before they are found.
                 alike = number <= ROUNDS_OF_ALL and s % 2 == 0
-                told = counts, means, scatter, found[s], self.kind, alike, rows, self.floor_units
+                told = counts, means, scatter, found[s], self.kind, alike, rows, self.inside_sites
                 found[s] = in_common.learn(*told)
             if number > ROUNDS_OF_ALL + 1:
                 # Groups that are kept back now and then make the likelihood go to and fro.

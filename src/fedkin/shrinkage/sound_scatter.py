@@ -1,0 +1,97 @@
+"""What sites say of how rows scatter, before it is believed.
+
+Sums of squares and products have no negative eigenvalue. A site that sends others does not tell of
+rows: it is left out (`sound`). And however far its rows scatter, one site alone does not say how
+far those of all do (`say`): beyond `MOST_TIMES` the variance inside a typical site it counts the
+less, and less in all, the more it claims. Its own values are its own affair.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fedkin.arrays import Bools, Floats
+from fedkin.models.packed_matrices import places_of_triangle, unpacked
+from fedkin.models.small_matrices import tridiagonal, without_negative
+from fedkin.shrinkage.borrowed import FEW
+
+# So many times the variance of a column inside a typical site, and a group counts less.
+MOST_TIMES = 30.0
+# A negative eigenvalue up to this share of the site's largest sum of squares is rounding.
+ROUNDING = 1e-8
+
+
+class Sound(NamedTuple):
+    """Counts (m, R), means (m, R, d) and scatter (m, R, q); `implausible` sites (m,) have none."""
+
+    counts: Floats
+    means: Floats
+    scatter: Floats
+    implausible: Bools
+
+
+def sound(counts: Floats, means: Floats, scatter: Floats, kind: str, units: Floats | None) -> Sound:
+    """Moments without those of sites whose scatter no rows can have; `units` of columns (d,).
+
+    What rounding has left negative is lifted to zero, so that no covariance made of it is.
+    """
+    m, d = len(counts), means.shape[-1]
+    if kind == "identity" or not scatter.size:
+        return Sound(counts, means, scatter, np.zeros(m, dtype=bool))
+    by = np.ones(d) if units is None else units
+    if kind in ("full", "tied"):
+        size = (diagonal_of(scatter, d) / np.square(by)).sum(axis=-1)
+        least, scatter = _lifted(scatter, by)
+    else:
+        each = scatter / (np.square(by) if kind == "diag" else np.mean(np.square(by)))
+        least, size = each.min(axis=-1), np.abs(each).sum(axis=-1)
+        scatter = np.maximum(scatter, 0.0)
+    largest = np.abs(size).max(axis=1, initial=1.0)
+    implausible = least.min(axis=1, initial=0.0) < -ROUNDING * largest
+    if implausible.any():
+        counts = np.where(implausible[:, None], 0.0, counts)
+        scatter = np.where(implausible[:, None, None], 0.0, scatter)
+    return Sound(counts, means, scatter, implausible)
+
+
+def _lifted(scatter: Floats, units: Floats) -> tuple[Floats, Floats]:
+    """The least eigenvalue in units where it is negative (m, R), and scatter without these."""
+    d, least = len(units), np.zeros(scatter.shape[:2])
+    roots = np.broadcast_to(np.diag(1.0 / units), (scatter.shape[1], d, d))
+    wrong = ~without_negative(tridiagonal(scatter, roots))
+    if not wrong.any():
+        return least, scatter
+    products, diagonal = np.outer(units, units), np.diag(places_of_triangle(d))
+    values = np.linalg.eigvalsh(unpacked(scatter[wrong], d, "full") / products)[:, 0]
+    least[wrong] = np.minimum(values, 0.0)
+    scatter = np.array(scatter)
+    scatter[..., diagonal] -= least[..., None] * np.square(units)
+    return least, scatter
+
+
+def say(counts: Floats, scatter: Floats, kind: str, units: Floats) -> Floats:
+    """How far groups of sites (m, R) have a say in how rows scatter, in [0, 1].
+
+    A group that is wide at the median site that has it may be so.
+    """
+    d, some = len(units), counts > FEW
+    if kind == "identity" or not scatter.size:
+        return np.ones(counts.shape)
+    if kind == "spherical":
+        times = scatter / (d * np.mean(np.square(units)))
+    else:
+        times = (scatter if kind == "diag" else diagonal_of(scatter, d)) / np.square(units)
+    times = np.where(some[..., None], times / np.maximum(counts, FEW)[..., None], np.nan)
+    usual = np.ones(times.shape[1:])
+    for r in np.flatnonzero(some.any(axis=0)):
+        own = np.sort(times[some[:, r], r], axis=0)
+        usual[r] = np.maximum(own[(len(own) - 1) // 2], 1.0)
+    far = np.where(some, (np.where(some[..., None], times, 0.0) / usual).max(axis=-1), 0.0)
+    return np.asarray(np.square(MOST_TIMES / np.maximum(far, MOST_TIMES)))
+
+
+def diagonal_of(scatter: Floats, d: int) -> Floats:
+    """The diagonals (..., d) of packed full matrices."""
+    return np.asarray(scatter[..., np.diag(places_of_triangle(d))])
