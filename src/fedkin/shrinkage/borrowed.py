@@ -348,20 +348,8 @@ def predictive(own: Posterior, common: Common, kind: str) -> tuple[Floats, Float
         taken, uncertain = common.degrees / total, 1.0 / total
     wider = 1.0 + taken * (order + 1.0) / np.maximum(common.known, order + 1.0)
     covariances = own.covariances * wider[..., None, None] + own.doubt
-    if kind in OWN_KINDS:
-        covariances = possible(covariances, common)
     freedom = 2.0 + 1.0 / (taken**2 / common.known + uncertain)
     return covariances, freedom if order > 1 else infinite
-
-
-def possible(covariances: Floats, common: Common) -> Floats:
-    """Covariances (m, R, d, d) of sites; the common ones where a site's scatter cannot be."""
-    try:
-        np.linalg.cholesky(covariances)
-    except np.linalg.LinAlgError:
-        least = np.linalg.eigvalsh(covariances)[..., :1, None]
-        return np.where(least > 0, covariances, common.covariances)
-    return covariances
 
 
 def told(own: Posterior, common: Common, kind: str) -> Floats:

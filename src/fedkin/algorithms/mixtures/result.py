@@ -46,6 +46,10 @@ LEFT = {
 NOTHING_ODD: dict[str, Any] = {"outlier_score": np.nan, "ambiguous": False, "halvings": 0.0}
 # A larger share of the probabilities of classes by labelled rows alone is remarked on.
 MOSTLY = 0.75
+NOT_JUDGED = (
+    "No site told how likely left-out labels are (labels at a single site, or rules of the sites): "
+    "probabilities of classes are those of the groups, which are often too sure."
+)
 WEIGHTS_STAYED = "Mixture weights stayed at the sites."
 # Numbers of covariances that are kept with a fit.
 MOST_COVARIANCES_KEPT = 1_000_000
@@ -304,12 +308,12 @@ class FedGremResult(JoinedResult):
     `implausible` (m,), who sent scatter that no rows can have; and for new rows `predictive`
     (m, R, d, d) and `freedom` (m, R).
     With labels `class_counts` (m, R) of rows that have them, and `temperatures` (2,), by which log
-    probabilities of classes are divided at sites with labels and at others. Where some rows have
-    labels and others not, the same of classes, by labelled rows alone: `class_weights`,
-    `class_means`, `class_predictive`, `class_freedom`. And, where left-out labels tell what is to
-    be had by it, all of this by labelled rows alone, what is common, too (`taught_...`);
-    `taught_alike` if covariances are one for all, `taught_share` (2,) by which probabilities of
-    classes are theirs, at sites with labels and at others.
+    probabilities of classes are divided at sites with labels and at others; ones if no site
+    `judged` left-out labels. Where some rows have labels and others not, the same of classes, by
+    labelled rows alone: `class_weights`, `class_means`, `class_predictive`, `class_freedom`. And,
+    where left-out labels tell what is to be had by it, all of this by labelled rows alone, what is
+    common, too (`taught_...`); `taught_alike` if covariances are one for all, `taught_share` (2,)
+    by which probabilities of classes are theirs, at sites with labels and at others.
     """
 
     for_all = (
@@ -342,6 +346,7 @@ class FedGremResult(JoinedResult):
     implausible: Bools | None = None
     shift: Floats | None = None
     temperatures: Floats | None = None
+    judged: Bools | None = None
     class_counts: Floats | None = None
     class_weights: Floats | None = None
     class_means: Floats | None = None
@@ -434,6 +439,8 @@ class FedGremResult(JoinedResult):
             )
         if self.taught_share is not None:
             remarks.append(self._words_of_taught())
+        if self.judged is not None and not self.judged:
+            remarks.append(NOT_JUDGED)
         n_sites = int(self.lacking.any(axis=1).sum())
         if n_sites:
             moved = "" if self.shift is None else ", moved as the site's others are,"

@@ -345,7 +345,8 @@ def with_classes(
 
 def with_sureness(found: FedGremResult, sure: Sure, labelled: tuple[Floats, ...]) -> FedGremResult:
     """The fit with what left-out labels say of its classes, and classes by labelled rows alone."""
-    found = replace(found, class_counts=labelled[0], temperatures=sure.temperatures)
+    judged = np.array(sure.judged)
+    found = replace(found, class_counts=labelled[0], temperatures=sure.temperatures, judged=judged)
     if sure.taught is None:
         return found
     common, kind = sure.taught.common, sure.taught.kind

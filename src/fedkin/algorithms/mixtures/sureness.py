@@ -54,12 +54,17 @@ class Sure(NamedTuple):
     """`temperatures` (2,) at which labels are likeliest, at sites with labels and at others.
 
     Where labelled rows alone have a say: the fit by these, its temperatures, and its share (2,).
+    Not `judged` where no site told how likely left-out labels are.
     """
 
     temperatures: Floats
     taught: Departure | None = None
     taught_temperatures: Floats | None = None
     share: Floats | None = None
+    judged: bool = True
+
+
+NOT_JUDGED = Sure(np.ones(2), judged=False)
 
 
 def how_sure(fit: Departure, start: SharedStart, settings: Any) -> Generator[Ask, Replies, Sure]:
@@ -70,19 +75,19 @@ def how_sure(fit: Departure, start: SharedStart, settings: Any) -> Generator[Ask
     counts, *_ = start.labelled
     parts = yield from _without_parts(fit, start, settings.max_rounds)
     if parts is None:
-        return Sure(np.ones(2))
+        return NOT_JUDGED
     part, without = parts
     kinds = kinds_of_taught(settings) if start.named and not start.all_named else ()
     kept = [part != k for k in range(part.max() + 1)]
     ways = [without, *([taught(fit, start, kind, some) for some in kept] for kind in kinds)]
     own = in_common_of(ways, part)
     replies = yield Ask("surprise", personal=own, note="labels foretold", needed=False)
-    if not len(replies.clients):
-        return Sure(np.ones(2))
+    if not len(replies.clients) or not replies["foretold"].any():
+        return NOT_JUDGED
     told, labels = replies["foretold"], counts.sum(axis=1)[replies.clients]
     each = [[together(told[:, b, w], labels) for b in range(2)] for w in range(len(ways))]
     found = np.array([[likeliest_temperature(one) for one in way] for way in each])
-    if not kinds or not told.any():
+    if not kinds:
         return Sure(found[0])
     best = 1 + likeliest_way(told[:, 0, 1:], labels)
     temperatures = np.broadcast_to(found[[0, best]].T, (len(part), 2, 2))
