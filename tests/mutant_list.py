@@ -26,6 +26,7 @@ SURENESS = ("tests/maths/test_sureness.py", "tests/maths/test_labels_and_odd_sit
 TAUGHT = ("tests/maths/test_taught.py", *SURENESS)
 BENT = ("tests/maths/test_bent_covariances.py",)
 UNITS = ("tests/maths/test_units_of_groups.py",)
+SCATTER = ("tests/maths/test_sound_scatter.py",)
 IMPLAUSIBLE = ("tests/discordant/test_implausible_sites.py",)
 
 MUTANTS = (
@@ -1566,20 +1567,20 @@ MUTANTS = (
         "departures without units",
         "algorithms/mixtures/departures.py",
         "            self.units,\n        )",
-        "            1.0,\n        )",
+        "            None,\n        )",
         UNITS,
     ),
     Mutant(
         "the mean of sites' spreads where their median is meant",
         "algorithms/mixtures/shared_start.py",
-        "inside = np.median(variance, axis=0)",
+        'inside = np.quantile(variance, 0.5, axis=0, method="lower")',
         "inside = np.mean(variance, axis=0)",
         UNITS,
     ),
     Mutant(
         "columns as they are whatever their units",
         "algorithms/mixtures/shared_start.py",
-        "if units.max() > MOST_UNLIKE * units.min():",
+        "if self.inside_sites is not None and units.max() > MOST_UNLIKE * units.min():",
         "if False:",
         UNITS,
     ),
@@ -1589,5 +1590,61 @@ MUTANTS = (
         "    units = units_of(matrix)\n",
         "    units = np.ones(len(matrix))\n",
         UNITS,
+    ),
+    Mutant(
+        "negative squares are believed",
+        "shrinkage/sound_scatter.py",
+        "counts = np.where(implausible[:, None], 0.0, counts)",
+        "counts = counts + 0.0",
+        SCATTER,
+    ),
+    Mutant(
+        "rounding is held against a site",
+        "shrinkage/sound_scatter.py",
+        "< -ROUNDING * largest",
+        "< 0.0 * largest",
+        SCATTER,
+    ),
+    Mutant(
+        "negative squares in raw units",
+        "shrinkage/sound_scatter.py",
+        "np.diag(1.0 / units), (scatter",
+        "np.diag(1.0 / (0.0 * units + 1.0)), (scatter",
+        SCATTER,
+    ),
+    Mutant(
+        "a far site keeps a say by its bound",
+        "shrinkage/sound_scatter.py",
+        "return np.asarray(np.square(MOST_TIMES / np.maximum(far, MOST_TIMES)))",
+        "return np.asarray(MOST_TIMES / np.maximum(far, MOST_TIMES))",
+        SCATTER,
+    ),
+    Mutant(
+        "a group that is wide at all sites is far",
+        "shrinkage/sound_scatter.py",
+        "usual[r] = np.maximum(own[(len(own) - 1) // 2], 1.0)",
+        "usual[r] = 1.0",
+        SCATTER,
+    ),
+    Mutant(
+        "pivots of negative eigenvalues pass",
+        "models/small_matrices.py",
+        "        fine &= pivot > 0\n",
+        "        fine &= pivot > -1e300\n",
+        SCATTER,
+    ),
+    Mutant(
+        "scatter of departures is believed as it comes",
+        "algorithms/mixtures/departures.py",
+        "self.implausible |= wrong",
+        "self.implausible |= False",
+        SCATTER,
+    ),
+    Mutant(
+        "all sites have the same say in what is inside them",
+        "shrinkage/in_common.py",
+        "rows, used = heard * rows, heard[..., None] * used",
+        "rows, used = (heard > 0) * rows, used",
+        SCATTER,
     ),
 )

@@ -97,6 +97,12 @@ def test_one_site_of_huge_values_does_not_stretch_the_units():
     np.testing.assert_allclose(odd, usual)
 
 
+def test_of_two_sites_the_one_that_claims_less_is_believed():
+    rows, middle = [9, 9], [[0.0, 0.0], [0.0, 0.0]]
+    found = spread_inside(columns(rows, middle, [[1e30, 4.0], [9.0, 1.0]]))
+    np.testing.assert_allclose(found, [3.0, 1.0])
+
+
 def test_columns_that_do_not_vary_inside_sites_are_measured_between_them():
     rows, middle = [9, 9, 1, 1], [[1.0, 5.0], [2.0, 5.0], [4.0, 5.0], [1e9, 5.0]]
     found = spread_inside(columns(rows, middle, np.zeros((4, 2))))

@@ -362,8 +362,9 @@ def floor_units(kind: str, units: Floats | None) -> Floats | float:
 
 
 def _heard(counts: Floats, scatter: Floats, kind: str, units: Floats | None) -> Floats:
-    """How far groups of sites have a say in covariances, (m, R)."""
-    return np.ones(counts.shape) if units is None else say(counts, scatter, kind, units)
+    """How far groups of sites have a say in covariances, (m, R); none without rows."""
+    heard = np.ones(counts.shape) if units is None else say(counts, scatter, kind, units)
+    return np.where(counts > FEW, heard, 0.0)
 
 
 def least_variance(counts: Floats, means: Floats) -> float:

@@ -129,6 +129,7 @@ class Departure:
         """Counts, means and scatter, without groups that their sites keep back for good."""
         counts, means, scatter, wrong = sound(*moments(self.last), self.kind, self.units)
         self.implausible |= wrong
+        counts = np.where(self.implausible[:, None], 0.0, counts)
         self.n_rounds += 1
         if self.n_rounds > ROUNDS_TO_AND_FRO:
             rest = self.last["rows"] - counts.sum(axis=-1)

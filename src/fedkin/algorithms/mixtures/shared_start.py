@@ -417,7 +417,10 @@ def spread_inside(replies: Replies) -> Floats:
     site with huge values does not move it.
     """
     middle, variance = replies["middle"], replies["variance"][replies["rows"] > 1]
-    inside = np.median(variance, axis=0) if len(variance) else np.zeros(middle.shape[1])
+    inside = np.zeros(middle.shape[1])
+    if len(variance):
+        # The less of two in the middle: of two sites one may lie.
+        inside = np.quantile(variance, 0.5, axis=0, method="lower")
     away = np.abs(middle - np.median(middle, axis=0))
     between = np.square(MAD_TO_SCALE * np.median(away, axis=0))
     found = np.where(inside > 0, inside, between)
