@@ -1607,9 +1607,9 @@ MUTANTS = (
     ),
     Mutant(
         "negative squares in raw units",
-        "shrinkage/sound_scatter.py",
-        "np.diag(1.0 / units), (scatter",
-        "np.diag(1.0 / (0.0 * units + 1.0)), (scatter",
+        "models/small_matrices.py",
+        "np.broadcast_to(np.diag(1.0 / units), (n_groups, d, d))",
+        "np.broadcast_to(np.eye(d), (n_groups, d, d))",
         SCATTER,
     ),
     Mutant(

@@ -11,7 +11,7 @@ from fedkin.algorithms.mixtures.fedgrem import FEDGREM
 from fedkin.algorithms.mixtures.shared_start import SharedStart
 from fedkin.estimators.fmlr import ImplausibleSitesWarning
 from fedkin.models.packed_matrices import packed, unpacked
-from fedkin.models.small_matrices import tridiagonal, without_negative
+from fedkin.models.small_matrices import without_negative
 from fedkin.protocol import Roster, TracedReply
 from fedkin.shrinkage import in_common
 from fedkin.shrinkage.sound_scatter import MOST_TIMES, say, sound
@@ -88,10 +88,14 @@ def test_negative_eigenvalues_are_found_one_by_one_and_all_at_once(m):
     matrices = (
         matrices + matrices.swapaxes(-1, -2) + rng.choice([0.0, 4.0], (m, R, 1, 1)) * np.eye(D)
     )
-    form = tridiagonal(packed(matrices, "full"), np.tile(np.eye(D), (R, 1, 1)))
     wanted = np.linalg.eigvalsh(matrices).min(axis=-1) > 0
     assert 0 < wanted.sum() < wanted.size
-    np.testing.assert_array_equal(without_negative(form), wanted)
+    units = np.array([1.0, 1e3, 1e-3, 5.0])
+    found = without_negative(packed(matrices * np.outer(units, units), "full"), units)
+    np.testing.assert_array_equal(found, wanted)
+    assert without_negative(
+        packed(np.stack([np.eye(D)[:, :1] * np.eye(D)[0]] * m)[:, None], "full"), units
+    ).all()
 
 
 # --- how much of a say ----------------------------------------------------------------------------
@@ -140,6 +144,16 @@ def test_scatter_of_a_group_without_rows_is_nothing():
         np.testing.assert_allclose(found.covariances, wanted.covariances)
         own = in_common.learn_own(counts, means, scatter, common, "full", False, units=units)
         assert np.trace(own.covariances[0]) < 2 * D
+
+
+@pytest.mark.parametrize("lie", ["square", "product"])
+def test_what_is_larger_than_its_squares_allow_has_no_say(lie):
+    """Where groups are searched for it is enough that squares bound what a site can say."""
+    counts, _, scatter = moments()
+    scatter[LIAR, 0, 0 if lie == "square" else 1] = -1e9
+    wanted = np.ones((6, R))
+    wanted[LIAR, 0] = 0.0
+    np.testing.assert_array_equal(say(counts, scatter, "full", np.ones(D)), wanted)
 
 
 # --- whole fits -----------------------------------------------------------------------------------

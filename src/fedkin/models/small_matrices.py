@@ -161,16 +161,26 @@ def log_determinants(form: Tridiagonal, level: Floats) -> Floats:
     return total
 
 
-def without_negative(form: Tridiagonal) -> Bools:
-    """Whether no eigenvalue is negative, (m, R), but for rounding beside the trace.
+def without_negative(matrices: Floats, units: Floats) -> Bools:
+    """Whether packed matrices (m, R, q) in units (d,) have no negative eigenvalue, (m, R).
 
-    Then every pivot of the matrix is positive once a next to nothing is added to its diagonal.
+    But for rounding beside the trace: with next to nothing on their diagonal all pivots are
+    positive.
     """
-    level = NEXT_TO_NOTHING * np.abs(form.main).sum(axis=0) + np.finfo(float).tiny
-    fine, pivot = np.ones(level.shape, dtype=bool), np.ones(level.shape)
+    (m, n_groups), d = matrices.shape[:2], len(units)
+    if _one_by_one(m * n_groups, d):
+        whole = unpacked(matrices, d, "full") / np.outer(units, units)
+        level = NEXT_TO_NOTHING * np.abs(np.einsum("mrii->mr", whole)) + np.finfo(float).tiny
+        try:
+            np.linalg.cholesky(whole + level[..., None, None] * np.eye(d))
+        except np.linalg.LinAlgError:
+            return np.asarray(np.linalg.eigvalsh(whole)[..., 0] > -level)
+        return np.ones((m, n_groups), dtype=bool)
+    form = tridiagonal(matrices, np.broadcast_to(np.diag(1.0 / units), (n_groups, d, d)))
+    level = NEXT_TO_NOTHING * np.abs(form.main.sum(axis=0)) + np.finfo(float).tiny
+    fine, pivot = np.ones((m, n_groups), dtype=bool), np.ones((m, n_groups))
     for i, main in enumerate(form.main):
-        beside = form.squares[i - 1] / pivot if i and len(form.squares) else 0.0
-        pivot = main + level - beside
+        pivot = main + level - (form.squares[i - 1] / pivot if i else 0.0)
         fine &= pivot > 0
         pivot = np.where(fine, pivot, 1.0)
     return fine

@@ -1,9 +1,10 @@
 """What sites say of how rows scatter, before it is believed.
 
 Sums of squares and products have no negative eigenvalue. A site that sends others does not tell of
-rows: it is left out (`sound`). And however far its rows scatter, one site alone does not say how
-far those of all do (`say`): beyond `MOST_TIMES` the variance inside a typical site it counts the
-less, and less in all, the more it claims. Its own values are its own affair.
+rows: it is left out where sites are told of their own (`sound`). And however far its rows scatter,
+one site alone does not say how far those of all do (`say`): beyond `MOST_TIMES` the variance inside
+a typical site it counts the less, and less in all, the more it claims. Its own values are its own
+affair.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fedkin.arrays import Bools, Floats
-from fedkin.models.packed_matrices import places_of_triangle, unpacked
-from fedkin.models.small_matrices import tridiagonal, without_negative
+from fedkin.models.packed_matrices import places_of_triangle, products, unpacked
+from fedkin.models.small_matrices import without_negative
 from fedkin.shrinkage.borrowed import FEW
 
 # So many times the variance of a column inside a typical site, and a group counts less.
@@ -59,12 +60,12 @@ def sound(counts: Floats, means: Floats, scatter: Floats, kind: str, units: Floa
 def _lifted(scatter: Floats, units: Floats) -> tuple[Floats, Floats]:
     """The least eigenvalue in units where it is negative (m, R), and scatter without these."""
     d, least = len(units), np.zeros(scatter.shape[:2])
-    roots = np.broadcast_to(np.diag(1.0 / units), (scatter.shape[1], d, d))
-    wrong = ~without_negative(tridiagonal(scatter, roots))
+    wrong = ~without_negative(scatter, units)
     if not wrong.any():
         return least, scatter
-    products, diagonal = np.outer(units, units), np.diag(places_of_triangle(d))
-    values = np.linalg.eigvalsh(unpacked(scatter[wrong], d, "full") / products)[:, 0]
+    diagonal = np.diag(places_of_triangle(d))
+    whole = unpacked(scatter[wrong], d, "full") / np.outer(units, units)
+    values = np.linalg.eigvalsh(whole)[:, 0]
     least[wrong] = np.minimum(values, 0.0)
     scatter = np.array(scatter)
     scatter[..., diagonal] -= least[..., None] * np.square(units)
@@ -74,22 +75,29 @@ def _lifted(scatter: Floats, units: Floats) -> tuple[Floats, Floats]:
 def say(counts: Floats, scatter: Floats, kind: str, units: Floats) -> Floats:
     """How far groups of sites (m, R) have a say in how rows scatter, in [0, 1].
 
-    A group that is wide at the median site that has it may be so.
+    A group that is wide at the median site that has it may be so. None where a product is larger
+    than its squares allow, or a square negative: what is left is bounded by its squares.
     """
     d, some = len(units), counts > FEW
     if kind == "identity" or not scatter.size:
         return np.ones(counts.shape)
     if kind == "spherical":
-        times = scatter / (d * np.mean(np.square(units)))
+        each = times = scatter / (d * np.mean(np.square(units)))
     else:
-        times = (scatter if kind == "diag" else diagonal_of(scatter, d)) / np.square(units)
+        each = scatter / products(units, units, kind)
+        times = each if kind == "diag" else diagonal_of(each, d)
+    slack = ROUNDING * (1.0 + np.abs(times).max(axis=(1, 2)))[:, None, None]
+    allowed = (times >= -slack).all(axis=-1)
+    if kind in ("full", "tied"):
+        roots = np.sqrt(np.maximum(times, 0.0))
+        allowed &= (np.abs(each) <= products(roots, roots, kind) + slack).all(axis=-1)
     times = np.where(some[..., None], times / np.maximum(counts, FEW)[..., None], np.nan)
     usual = np.ones(times.shape[1:])
     for r in np.flatnonzero(some.any(axis=0)):
         own = np.sort(times[some[:, r], r], axis=0)
         usual[r] = np.maximum(own[(len(own) - 1) // 2], 1.0)
     far = np.where(some, (np.where(some[..., None], times, 0.0) / usual).max(axis=-1), 0.0)
-    return np.asarray(np.square(MOST_TIMES / np.maximum(far, MOST_TIMES)))
+    return np.where(allowed, np.square(MOST_TIMES / np.maximum(far, MOST_TIMES)), 0.0)
 
 
 def diagonal_of(scatter: Floats, d: int) -> Floats:

@@ -21,7 +21,7 @@ from fedkin.models.packed_matrices import unpacked
 from fedkin.protocol import Ask, Replies, Roster, over_roster
 from fedkin.shrinkage import borrowed, in_common
 from fedkin.shrinkage.borrowed import OWN_KINDS
-from fedkin.shrinkage.sound_scatter import Sound, sound
+from fedkin.shrinkage.sound_scatter import sound
 from fedkin.ties import tied_order
 
 # Passes of clustering, at a site and among the clusters of all.
@@ -118,9 +118,9 @@ class SharedStart:
         known = None
         if settings.labels:
             replies = yield Ask("labelled", note="groups with labels")
-            *known, wrong = self._sound(*moments(replies))
-            self.implausible[replies.clients] |= wrong
+            *known, wrong = sound(*moments(replies), self.kind, self.inside_sites)
             whose = replies.clients
+            self.implausible[whose] = wrong
             self.labelled = tuple(over_roster(part, whose, m, missing=0.0) for part in known)
             self.named = bool((known[0].sum(axis=0) > 0).all())
         if given is not None:
@@ -185,8 +185,7 @@ class SharedStart:
     def _counted(self, found: list[Shared], replies: Replies) -> Counted:
         """What the likeliest of these mixtures says of its number of groups."""
         common, kind, d = found[0].common, self.kind, len(self.middle[0])
-        told = self._sound(*(part[:, 0] for part in moments(replies)))
-        counts, means, scatter, _ = told
+        counts, means, scatter = (part[:, 0] for part in moments(replies))
         who, n_groups = replies.clients, len(common.centers)
         whole = unpacked(scatter, d, kind)
         if kind == "identity":
@@ -231,10 +230,6 @@ class SharedStart:
             replies = yield Ask(step, common, note="clusters at the sites")
             made += self._starts(replies, by, known)
         return (yield from self._shared(made))
-
-    def _sound(self, counts: Floats, means: Floats, scatter: Floats) -> Sound:
-        """Moments (m, R, ...) that rows can have."""
-        return sound(counts, means, scatter, self.kind, self.inside_sites)
 
     def _as_they_are(self, units: Floats) -> Floats:
         """Units in which columns are compared as they are: one for all.
@@ -327,7 +322,7 @@ class SharedStart:
             who: Any = slice(None) if heard.all() else heard
             rows, parts = replies["rows"][who], [part[who] for part in moments(replies)]
             for place, s in enumerate(running):
-                counts, means, scatter, _ = self._sound(*(part[:, place] for part in parts))
+                counts, means, scatter = (part[:, place] for part in parts)
                 # A group that may be as wide as it likes can swallow others before they are found.
                 alike = number <= ROUNDS_OF_ALL and s % 2 == 0
                 told = counts, means, scatter, found[s], self.kind, alike, rows, self.inside_sites
