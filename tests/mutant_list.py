@@ -1573,14 +1573,14 @@ MUTANTS = (
     Mutant(
         "the mean of sites' spreads where their median is meant",
         "algorithms/mixtures/shared_start.py",
-        'inside = np.quantile(variance, 0.5, axis=0, method="lower")',
-        "inside = np.mean(variance, axis=0)",
+        'np.quantile(replies["variance"] + np.square(away), 0.5, axis=0, method="lower")',
+        'np.mean(replies["variance"] + np.square(away), axis=0)',
         UNITS,
     ),
     Mutant(
         "columns as they are whatever their units",
         "algorithms/mixtures/shared_start.py",
-        "if self.inside_sites is not None and units.max() > MOST_UNLIKE * units.min():",
+        "if self.typical is not None and units.max() > MOST_UNLIKE * units.min():",
         "if False:",
         UNITS,
     ),

@@ -5,7 +5,7 @@ import pytest
 
 from fedkin import FedGrEM
 from fedkin.algorithms.mixtures.fedgrem import FEDGREM
-from fedkin.algorithms.mixtures.shared_start import SharedStart, spread_inside
+from fedkin.algorithms.mixtures.shared_start import SharedStart, typical_spread
 from fedkin.protocol import Replies, Roster
 from fedkin.shrinkage import in_common, site_shifts
 
@@ -80,7 +80,7 @@ def test_next_to_nothing_is_measured_column_by_column():
 @pytest.mark.parametrize(("widest", "wanted"), [(20.0, [14.0, 14.0]), (2000.0, [0.5, 900.0])])
 def test_columns_are_compared_as_they_are_where_all_are_seen(widest, wanted):
     start = SharedStart(FEDGREM.settings(covariance_type="full"), Roster(("a",), 0))
-    start.inside_sites = np.array([0.5, 900.0])
+    start.typical = np.array([0.5, 900.0])
     np.testing.assert_allclose(start._as_they_are(np.array([1.0, widest])), wanted, rtol=0.02)
 
 
@@ -89,24 +89,30 @@ def columns(rows, middle, variance):
     return Replies(np.arange(len(rows)), {name: np.array(a, float) for name, a in arrays.items()})
 
 
+def test_the_spread_is_that_of_rows_of_the_median_site_about_the_middle_of_all():
+    rows, middle = [9, 9, 9], [[1.0, 0.0], [2.0, 0.0], [5.0, 0.0]]
+    found = typical_spread(columns(rows, middle, [[4.0, 1.0], [9.0, 1.0], [16.0, 1.0]]))
+    np.testing.assert_allclose(found, [3.0, 1.0])
+    single = typical_spread(columns([1, 1, 1], middle, np.zeros((3, 2))))
+    np.testing.assert_allclose(single[0], 1.0)
+
+
 def test_one_site_of_huge_values_does_not_stretch_the_units():
-    rows, middle = [9, 9, 9], [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]]
-    usual = spread_inside(columns(rows, middle, [[4.0, 1.0], [9.0, 1.0], [16.0, 1.0]]))
-    np.testing.assert_allclose(usual, [3.0, 1.0])
-    odd = spread_inside(columns(rows, middle, [[4.0, 1.0], [9.0, 1.0], [1e60, 1e60]]))
-    np.testing.assert_allclose(odd, usual)
+    rows, middle = [9, 9, 9], [[1.0, 0.0], [2.0, 0.0], [1e9, 0.0]]
+    odd = typical_spread(columns(rows, middle, [[4.0, 1.0], [9.0, 1.0], [1e60, 1e60]]))
+    np.testing.assert_allclose(odd, [3.0, 1.0])
 
 
 def test_of_two_sites_the_one_that_claims_less_is_believed():
     rows, middle = [9, 9], [[0.0, 0.0], [0.0, 0.0]]
-    found = spread_inside(columns(rows, middle, [[1e30, 4.0], [9.0, 1.0]]))
+    found = typical_spread(columns(rows, middle, [[1e30, 4.0], [9.0, 1.0]]))
     np.testing.assert_allclose(found, [3.0, 1.0])
 
 
-def test_columns_that_do_not_vary_inside_sites_are_measured_between_them():
-    rows, middle = [9, 9, 1, 1], [[1.0, 5.0], [2.0, 5.0], [4.0, 5.0], [1e9, 5.0]]
-    found = spread_inside(columns(rows, middle, np.zeros((4, 2))))
-    np.testing.assert_allclose(found, [1.5 * 1.4826022185056018, 1.0])
+def test_a_column_that_hardly_any_site_varies_in_is_measured_by_all_rows():
+    rows, middle = [10, 10, 10], [[0.0], [0.0], [0.0]]
+    found = typical_spread(columns(rows, middle, [[0.0], [0.0], [12.0]]))
+    np.testing.assert_allclose(found, 2.0)
 
 
 def test_equations_of_centres_are_solved_in_any_units():

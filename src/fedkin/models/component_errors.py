@@ -117,11 +117,19 @@ def _spread(between: Floats, metric: Floats) -> Floats:
 
 def _follows_and_tells(told: Told, spread: Floats) -> tuple[Floats, Floats]:
     """M and W of every site, (m, P, P); a site tells of components that belong to the others'."""
-    follows = np.asarray(np.linalg.inv(np.eye(len(spread)) + spread @ told.informations))
+    follows = inverses(np.eye(len(spread)) + spread @ told.informations)
     tells = told.informations @ follows
     root = np.sqrt(told.belongs)
     seen: Floats = 0.5 * root[:, :, None] * (tells + tells.swapaxes(1, 2)) * root[:, None, :]
     return follows, seen
+
+
+def inverses(matrices: Floats) -> Floats:
+    """Of many matrices (m, P, P); of one that a site has made singular, what there is of it."""
+    try:
+        return np.asarray(np.linalg.inv(matrices))
+    except np.linalg.LinAlgError:
+        return np.asarray(np.linalg.pinv(matrices))
 
 
 def _with_honest_noise(told: Told, spread: Floats, n_numbers: float) -> Told:

@@ -139,7 +139,7 @@ def learn_own(
     """What groups have in common where sites differ, a few steps up the marginal likelihood.
 
     `members` (m, R) are what counts for weights, where these are not the counts. `units` (d,) are
-    spreads of the columns inside a typical site: what is next to nothing beside them, or far
+    spreads of the columns at a typical site: what is next to nothing beside them, or far
     beyond them at a single site, has no say in covariances.
     """
     common = common._replace(n_estimates=np.array(float((counts > FEW).sum())))

@@ -2,8 +2,8 @@
 
 Sums of squares and products have no negative eigenvalue. A site that sends others does not tell of
 rows: it is left out where sites are told of their own (`sound`). And however far its rows scatter,
-one site alone does not say how far those of all do (`say`): beyond `MOST_TIMES` the variance inside
-a typical site it counts the less, and less in all, the more it claims. Its own values are its own
+one site alone does not say how far those of all do (`say`): beyond `MOST_TIMES` the variance at a
+typical site it counts the less, and less in all, the more it claims. Its own values are its own
 affair.
 """
 
@@ -18,7 +18,7 @@ from fedkin.models.packed_matrices import places_of_triangle, products, unpacked
 from fedkin.models.small_matrices import without_negative
 from fedkin.shrinkage.borrowed import FEW
 
-# So many times the variance of a column inside a typical site, and a group counts less.
+# So many times the variance of a column at a typical site, and a group counts less.
 MOST_TIMES = 30.0
 # A negative eigenvalue up to this share of the site's largest sum of squares is rounding.
 ROUNDING = 1e-8

@@ -39,7 +39,7 @@ MOST = 1e15
 class Departure:
     """One shared mixture, every site's last moments, and its own values given what is common.
 
-    `units` (d,) are spreads of the columns inside a typical site.
+    `units` (d,) are spreads of the columns at a typical site.
     """
 
     def __init__(

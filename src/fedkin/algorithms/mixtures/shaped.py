@@ -263,7 +263,7 @@ def program(roster: Roster, settings: Any, aligned: Floats | None = None) -> Pro
     own_weights = settings.share_weights is False
     if start.all_named:
         shared = [with_shifts(one) for one in shared]
-    units = start.inside_sites
+    units = start.typical
     ways = [Departure(one, settings.covariance_type, own_weights, m, units) for one in shared]
     if aligned is not None:
         yield from depart(ways[-1])

@@ -16,7 +16,6 @@ from fedkin.algorithms.mixtures.departures import moments, one_covariance
 from fedkin.algorithms.mixtures.turns import AboutSome, Turns, some_of_each
 from fedkin.alignment import by_coordinates
 from fedkin.arrays import Bools, Floats
-from fedkin.models.moments import MAD_TO_SCALE
 from fedkin.models.packed_matrices import unpacked
 from fedkin.protocol import Ask, Replies, Roster, over_roster
 from fedkin.shrinkage import borrowed, in_common
@@ -90,9 +89,9 @@ class SharedStart:
         self.middle: Floats = np.empty((0, 0))
         self.deviation: Floats = np.empty((0, 0))
         self.inside: Floats = np.empty(0)
-        # Typical spread of every column, (d,), and that inside a site.
+        # Spread of every column in all rows, (d,), and at a typical site.
         self.spread: Floats = np.empty(0)
-        self.inside_sites: Floats | None = None
+        self.typical: Floats | None = None
         # Counts, means and scatter of the sites' labelled rows, (m, ...), where there are labels.
         self.labelled: tuple[Floats, ...] = ()
         # Whether every group has labels; whether every row has.
@@ -109,7 +108,7 @@ class SharedStart:
         settings, given = self.settings, self.settings.given_start
         replies = yield Ask("columns", note="spread of the columns")
         units, n_rows = spread_of(replies), float(replies["rows"].sum())
-        self.spread, self.inside_sites = units, spread_inside(replies)
+        self.spread, self.typical = units, typical_spread(replies)
         who, m = replies.clients, len(self.roster)
         self.turns.expected[who] = True
         self.middle = over_roster(replies["middle"], who, m, missing=0.0)
@@ -118,7 +117,7 @@ class SharedStart:
         known = None
         if settings.labels:
             replies = yield Ask("labelled", note="groups with labels")
-            *known, wrong = sound(*moments(replies), self.kind, self.inside_sites)
+            *known, wrong = sound(*moments(replies), self.kind, self.typical)
             whose = replies.clients
             self.implausible[whose] = wrong
             self.labelled = tuple(over_roster(part, whose, m, missing=0.0) for part in known)
@@ -196,7 +195,7 @@ class SharedStart:
             whole = (share * inside[:, None] / d)[..., None, None] * np.eye(d)
         heard = self.trusted[who]
         seen = counts[heard], means[heard], scatter[heard]
-        numbers = in_common.numbers_of_covariances(*seen, common.centers, kind, self.inside_sites)
+        numbers = in_common.numbers_of_covariances(*seen, common.centers, kind, self.typical)
         certain = complete_loglik(counts, means, whole, common)
         trusted, rows, certain = (
             over_roster(part, who, len(self.roster), missing=0.0)
@@ -234,10 +233,10 @@ class SharedStart:
     def _as_they_are(self, units: Floats) -> Floats:
         """Units in which columns are compared as they are: one for all.
 
-        Where these spread so unlike that some would not be seen at all: by their spread in a site.
+        Where these spread so unlike that some would not be seen at all: by that at a typical site.
         """
-        if self.inside_sites is not None and units.max() > MOST_UNLIKE * units.min():
-            return self.inside_sites
+        if self.typical is not None and units.max() > MOST_UNLIKE * units.min():
+            return self.typical
         return np.full_like(units, np.sqrt(np.square(units).mean()))
 
     def first(self, counts: Floats, means: Floats, scatter: Floats) -> borrowed.Common:
@@ -248,7 +247,7 @@ class SharedStart:
         """
         n_groups, d = counts.shape[1], len(self.spread)
         first = self._at(np.zeros((n_groups, d)), np.square(self.spread))
-        units = self.inside_sites
+        units = self.typical
         common = in_common.learn(counts, means, scatter, first, self.kind, units=units)
         n_rows = counts.sum(axis=0)
         average = np.einsum("r,rij->ij", n_rows / n_rows.sum(), common.covariances)
@@ -325,7 +324,7 @@ class SharedStart:
                 counts, means, scatter = (part[:, place] for part in parts)
                 # A group that may be as wide as it likes can swallow others before they are found.
                 alike = number <= ROUNDS_OF_ALL and s % 2 == 0
-                told = counts, means, scatter, found[s], self.kind, alike, rows, self.inside_sites
+                told = counts, means, scatter, found[s], self.kind, alike, rows, self.typical
                 found[s] = in_common.learn(*told)
             if number > ROUNDS_OF_ALL + 1:
                 # Groups that are kept back now and then make the likelihood go to and fro.
@@ -405,21 +404,15 @@ def spread_of(replies: Replies) -> Floats:
     return np.sqrt(np.where(variance > 0, variance, 1.0))
 
 
-def spread_inside(replies: Replies) -> Floats:
-    """Spread of every column inside the median site of several rows, (d,).
+def typical_spread(replies: Replies) -> Floats:
+    """How far rows of the median site are from the middle of all, column by column, (d,).
 
-    Where that one does not vary: that of the sites' means, likewise; else as by `spread_of`. One
-    site with huge values does not move it.
+    One site with huge values does not move it, and of two the less is taken: one may lie. Where
+    most do not vary it is as by `spread_of`.
     """
-    middle, variance = replies["middle"], replies["variance"][replies["rows"] > 1]
-    inside = np.zeros(middle.shape[1])
-    if len(variance):
-        # The less of two in the middle: of two sites one may lie.
-        inside = np.quantile(variance, 0.5, axis=0, method="lower")
-    away = np.abs(middle - np.median(middle, axis=0))
-    between = np.square(MAD_TO_SCALE * np.median(away, axis=0))
-    found = np.where(inside > 0, inside, between)
-    return np.sqrt(np.where(found > 0, found, np.square(spread_of(replies))))
+    away = replies["middle"] - np.median(replies["middle"], axis=0)
+    squares = np.quantile(replies["variance"] + np.square(away), 0.5, axis=0, method="lower")
+    return np.sqrt(np.where(squares > 0, squares, np.square(spread_of(replies))))
 
 
 def seeded(
