@@ -1494,13 +1494,6 @@ MUTANTS = (
         SURENESS,
     ),
     Mutant(
-        "a scatter that cannot be is predicted with",
-        "shrinkage/borrowed.py",
-        "np.where(least > 0, covariances, common.covariances)",
-        "covariances",
-        SURENESS,
-    ),
-    Mutant(
         "classes of which a site has no label ruled out by its own weights",
         "shrinkage/borrowed.py",
         "counts + usual if own_weights else counts",
@@ -1615,8 +1608,8 @@ MUTANTS = (
     Mutant(
         "a far site keeps a say by its bound",
         "shrinkage/sound_scatter.py",
-        "return np.asarray(np.square(MOST_TIMES / np.maximum(far, MOST_TIMES)))",
-        "return np.asarray(MOST_TIMES / np.maximum(far, MOST_TIMES))",
+        "np.square(MOST_TIMES / np.maximum(far, MOST_TIMES))",
+        "MOST_TIMES / np.maximum(far, MOST_TIMES)",
         SCATTER,
     ),
     Mutant(
@@ -1645,6 +1638,13 @@ MUTANTS = (
         "shrinkage/in_common.py",
         "rows, used = heard * rows, heard[..., None] * used",
         "rows, used = (heard > 0) * rows, used",
+        SCATTER,
+    ),
+    Mutant(
+        "products larger than squares allow have a say",
+        "shrinkage/sound_scatter.py",
+        "return np.where(allowed, np.square",
+        "return np.where(some, np.square",
         SCATTER,
     ),
 )
