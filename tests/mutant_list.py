@@ -1615,7 +1615,7 @@ MUTANTS = (
     Mutant(
         "a group that is wide at all sites is far",
         "shrinkage/sound_scatter.py",
-        "usual[r] = np.maximum(own[(len(own) - 1) // 2], 1.0)",
+        "usual[r] = np.maximum(np.partition(own, middle, axis=0)[middle], 1.0)",
         "usual[r] = 1.0",
         SCATTER,
     ),

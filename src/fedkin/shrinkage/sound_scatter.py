@@ -76,7 +76,7 @@ def say(counts: Floats, scatter: Floats, kind: str, units: Floats) -> Floats:
     """How far groups of sites (m, R) have a say in how rows scatter, in [0, 1].
 
     A group that is wide at the median site that has it may be so. None where a product is larger
-    than its squares allow, or a square negative: what is left is bounded by its squares.
+    than the largest square, or a square negative: what is left is bounded by its squares.
     """
     d, some = len(units), counts > FEW
     if kind == "identity" or not scatter.size:
@@ -89,13 +89,14 @@ def say(counts: Floats, scatter: Floats, kind: str, units: Floats) -> Floats:
     slack = ROUNDING * (1.0 + np.abs(times).max(axis=(1, 2)))[:, None, None]
     allowed = (times >= -slack).all(axis=-1)
     if kind in ("full", "tied"):
-        roots = np.sqrt(np.maximum(times, 0.0))
-        allowed &= (np.abs(each) <= products(roots, roots, kind) + slack).all(axis=-1)
+        largest = times.max(axis=-1) + slack[..., 0]
+        allowed &= (each.max(axis=-1) <= largest) & (each.min(axis=-1) >= -largest)
     times = np.where(some[..., None], times / np.maximum(counts, FEW)[..., None], np.nan)
     usual = np.ones(times.shape[1:])
     for r in np.flatnonzero(some.any(axis=0)):
-        own = np.sort(times[some[:, r], r], axis=0)
-        usual[r] = np.maximum(own[(len(own) - 1) // 2], 1.0)
+        own = times[some[:, r], r]
+        middle = (len(own) - 1) // 2
+        usual[r] = np.maximum(np.partition(own, middle, axis=0)[middle], 1.0)
     far = np.where(some, (np.where(some[..., None], times, 0.0) / usual).max(axis=-1), 0.0)
     return np.where(allowed, np.square(MOST_TIMES / np.maximum(far, MOST_TIMES)), 0.0)
 
