@@ -7,12 +7,14 @@ import pytest
 from tests.maths.test_sureness import N_CLASSES, fitted, known, people
 
 from fedkin import FedGrEM
+from fedkin.algorithms.mixtures.departures import Departure
 from fedkin.algorithms.mixtures.fedgrem import FEDGREM
 from fedkin.algorithms.mixtures.shared_start import SharedStart
 from fedkin.estimators.fmlr import ImplausibleSitesWarning
+from fedkin.models.component_errors import inverses
 from fedkin.models.packed_matrices import packed, unpacked
 from fedkin.models.small_matrices import without_negative
-from fedkin.protocol import Roster, TracedReply
+from fedkin.protocol import Replies, Roster, TracedReply
 from fedkin.shrinkage import in_common
 from fedkin.shrinkage.sound_scatter import MOST_TIMES, say, sound
 
@@ -195,6 +197,31 @@ def test_a_site_that_lies_of_its_scatter_costs_itself(monkeypatch, kind, share, 
         assert not len(model.implausible_sites_)
     assert model.score_samples(X[others], groups=site[others]).mean() > wanted - 0.06
     assert np.isfinite(model.score_samples(X, groups=site)).all()
+
+
+def test_a_site_that_lied_once_has_the_population_s_groups():
+    common = SharedStart(FEDGREM.settings(covariance_type="full"), Roster(("a",) * 6, 0))._at(
+        np.zeros((R, D)), np.ones(D)
+    )
+    one = Departure(common, "full", False, 6, np.ones(D))
+    counts, means, scatter = moments()
+    told = {"rows": counts.sum(axis=1), "counts": counts, "means": means, "scatter": scatter}
+    told = {name: array[:, None] for name, array in told.items()} | {"rows": told["rows"]}
+    turned = np.ones(6)
+    turned[LIAR] = -1.0
+    lied = told | {"scatter": told["scatter"] * turned[:, None, None, None]}
+    for arrays in (lied, told):
+        one.advance(Replies(np.arange(6), arrays), 0)
+        assert np.flatnonzero(one.implausible).tolist() == [LIAR]
+        np.testing.assert_allclose(one.own.means[LIAR], one.common.centers)
+        np.testing.assert_allclose(one.own.covariances[LIAR], one.common.covariances)
+
+
+def test_equations_that_one_site_made_singular_are_solved_for_the_others():
+    matrices = np.stack([2.0 * np.eye(3), np.diag([1.0, 0.0, 4.0])])
+    found = inverses(matrices)
+    np.testing.assert_allclose(found[0], 0.5 * np.eye(3))
+    np.testing.assert_allclose(found[1], np.diag([1.0, 0.0, 0.25]))
 
 
 def test_the_summary_says_where_nobody_judged_left_out_labels():

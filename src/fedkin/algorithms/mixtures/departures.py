@@ -129,7 +129,9 @@ class Departure:
         """Counts, means and scatter, without groups that their sites keep back for good."""
         counts, means, scatter, wrong = sound(*moments(self.last), self.kind, self.units)
         self.implausible |= wrong
+        # Who has sent such once stays out, whatever it sends now.
         counts = np.where(self.implausible[:, None], 0.0, counts)
+        scatter = np.where(self.implausible[:, None, None], 0.0, scatter)
         self.n_rounds += 1
         if self.n_rounds > ROUNDS_TO_AND_FRO:
             rest = self.last["rows"] - counts.sum(axis=-1)
